@@ -21,8 +21,9 @@ from benchmarks.cases import REAL_DATA, composed
 from fco_cli.config import PathRun, Run
 from fco_cli.config.compose import compose
 from fco_cli.estimators import FederatedLasso
+from fco_cli.path.method import solve
 from fco_cli.path.select import select
-from fco_cli.path.solve import problem_for, solve_path
+from fco_cli.path.solve import problem_for, with_value
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 
@@ -57,7 +58,7 @@ def compare(run: Run, strengths: list[float]) -> list[Compared]:
     """For every strength, from the same prepared rows."""
     data = run.task.cross_validated().data(0, "float64")
     problem = problem_for(run, data)
-    models = solve_path(run, data, np.array(strengths), 1e-8, lambda: None).models
+    models = solve(run, data, [with_value(run.regularizer, one) for one in strengths], 1e-8).models
     found = []
     for strength, model in zip(strengths, models, strict=True):
         best = pooled(problem, strength)

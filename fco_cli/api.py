@@ -1,4 +1,4 @@
-"""Python interface: `run`, `sweep`, `path`, `theory`, `load` and `plot` (docs/python.md).
+"""Python interface: `run`, `sweep`, `path`, `glm`, `theory`, `load` and `plot` (docs/python.md).
 
 Arguments and output folders are those of the command line; finished runs are reused and interrupted ones resume.
 Invalid input raises a ValueError with the message that the command would print.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from omegaconf import DictConfig
 
+    from fco_cli.inference.result import RecordedGlm
     from fco_cli.reporting import RecordedPath, RecordedRun, Results, Theorems
     from hydra_plugins.fco_launcher import JobConfig
 
@@ -77,6 +78,31 @@ def path(*overrides: str) -> RecordedPath:
 
     with _call_context():
         return RecordedPath.read(PATH.execute(_compose_experiment("path", overrides)).folder)
+
+
+def glm(*overrides: str) -> RecordedGlm:
+    """Estimate coefficients with standard errors, as `fco-run experiment=glm` does (docs/inference.md).
+
+    Parameters
+    ----------
+    *overrides : str
+        Arguments of `fco-run`, such as "task.path=heart.csv" and "glm.covariance=hc1".
+
+    Returns
+    -------
+    record : RecordedGlm
+        The record, read from its folder: `table`, `summary()`, `covariance(kind)`, `terms`, `meta`, `clients`,
+        `forest()`, `result`, `folder`.
+
+    Examples
+    --------
+    >>> print(glm("task.path=heart.csv", "task.client=hospital", "task.label=num>0").summary())  # doctest: +SKIP
+    """
+    from fco_cli.experiments import GLM
+    from fco_cli.inference.result import RecordedGlm
+
+    with _call_context():
+        return RecordedGlm.read(GLM.execute(_compose_experiment("glm", overrides)).folder)
 
 
 def theory(*overrides: str) -> Theorems:
@@ -240,12 +266,12 @@ def _call_context() -> Iterator[None]:
 
 def _checked(overrides: tuple[str, ...]) -> list[str]:
     """Return the overrides, quoted for Hydra; raise UserError for invalid ones."""
-    from fco_cli.config.compose import check_overrides, quote_condition
+    from fco_cli.config.compose import check_overrides, quote_texts
     from fco_cli.plugins import load_plugins
 
     for override in overrides:
         require(isinstance(override, str), "overrides", override, "strings, such as 'task=lasso'")
-    texts = load_plugins([quote_condition(override) for override in overrides])
+    texts = load_plugins([quote_texts(override) for override in overrides])
     check_overrides(texts)
     return texts
 

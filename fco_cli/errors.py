@@ -29,6 +29,10 @@ class SweepFailed(Exception):
     """Failure of some runs of a sweep; the message lists them, one per line."""
 
 
+class NotConverged(SweepFailed):
+    """Selected models of a path that have not reached their tolerance; the record is complete."""
+
+
 def is_expected(problem: Exception) -> bool:
     """Return True for the exceptions above and for configuration errors of Hydra and OmegaConf."""
     if isinstance(problem, UserError | Interrupted | SweepFailed | MemoryError | BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Kinds of experiments: one run, a path (`experiment=path`) and a check of the theorems (`experiment=theory`).
+"""Kinds of experiments: one run, a path, statistical inference (`experiment=glm`) and a check of the theorems.
 
 A kind checks a configuration, executes it and returns its result. The Python interface and the commands call the same
 functions; the commands also print.
@@ -104,6 +104,26 @@ class RegularizationPath(Kind):
         return result["chosen"]["min"]["cv_loss"]
 
 
+class Inference(Kind):
+    """Coefficients with standard errors, tests and intervals (docs/inference.md)."""
+
+    def execute(self, config: DictConfig) -> Finished:
+        from fco_cli.config import GlmRun
+        from fco_cli.inference.record import run_glm
+        from fco_cli.simulation.process import Stop
+
+        _refuse_dry_run(config, "glm")
+        if config.profile.name != "paper":
+            raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=glm")
+        run = GlmRun.of(config)
+        with Stop() as stop:
+            result = run_glm(run, stop)
+        return Finished(self, result, run.folder, run.output_dir)
+
+    def value(self, result: dict[str, Any]) -> float:
+        return result["deviance"]
+
+
 class TheoremCheck(Kind):
     """Check of the paper's theorems on a grid of small problems."""
 
@@ -126,8 +146,8 @@ class TheoremCheck(Kind):
         return math.nan
 
 
-RUN, PATH, THEORY = SingleRun(), RegularizationPath(), TheoremCheck()
-KINDS: dict[str, Kind] = {"run": RUN, "path": PATH, "theory": THEORY}
+RUN, PATH, GLM, THEORY = SingleRun(), RegularizationPath(), Inference(), TheoremCheck()
+KINDS: dict[str, Kind] = {"run": RUN, "path": PATH, "glm": GLM, "theory": THEORY}
 
 
 def _refuse_dry_run(config: DictConfig, experiment: str) -> None:

@@ -1,4 +1,4 @@
-"""Schemas and reader of result.json, for runs, paths and the theory experiment.
+"""Schemas and reader of result.json, for runs, paths, inference and the theory experiment.
 
 Keys with a default are absent from records of earlier versions.
 """
@@ -163,6 +163,28 @@ class PathResult(Result, kw_only=True):
             _require(is_complete, "stability.frequency and features differ in length")
 
 
+class GlmResult(Result, kw_only=True):
+    """Result of experiment=glm."""
+
+    status: Literal["finished"]
+    kind: Literal["glm"]
+    task: Name
+    regularizer: Name
+    loss: Name
+    method: Literal["wald", "debiased"]
+    covariance: Name
+    level: Annotated[float, Meta(gt=0, lt=1)]
+    degrees: Count | None
+    rows: Count
+    clients: Count
+    coefficients: list[dict[str, str | Number | None]]
+    terms: list[dict[str, str | Number | None]]
+    meta: list[dict[str, str | Number | None]]
+    notes: list[str]
+
+    required_files: ClassVar[tuple[str, ...]] = ("coefficients.csv", "covariance.npz")
+
+
 class TheoryResult(Result, kw_only=True):
     """Result of experiment=theory."""
 
@@ -199,6 +221,8 @@ def read_result(folder: Path, schema: type[Result]) -> dict[str, Any]:
     except BadRecord:
         if isinstance(plain, dict) and "config_hash" in plain:
             raise BadRecord("made by an older version; run it again") from None
+        if isinstance(plain, dict) and plain.get("kind") == "glm":
+            raise BadRecord("a record of experiment=glm, which has its own tables (coefficients.html)") from None
         raise
     return plain
 

@@ -58,7 +58,7 @@ def test_the_optimum_of_the_published_tables(task, here, real_data, tmp_path):
 def test_the_path_of_heart_disease(here, real_data, tmp_path):
     """docs/path.md, "Numbers"; the figures there and in the README show the same path."""
     here("experiment=path", "task=heart", f"task.data_dir={real_data('heart_disease')}", f"output_dir={tmp_path}")
-    (record,) = tmp_path.glob("heart/fista/*/result.json")
+    (record,) = tmp_path.glob("heart/auto/*/result.json")
     chosen = json.loads(record.read_text())["chosen"]
     with (record.parent / "clients.csv").open() as file:
         areas = {(line["choice"], line["client"]): float(line["auc"]) for line in csv.DictReader(file)}

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 import fco_cli
 from fco_cli.errors import UserError
 from fco_cli.files import as_csv, as_yaml, lock, write_atomically
-from fco_cli.path.record import _as_csv
+from fco_cli.path.record import csv_of_lines
 from fco_cli.reporting.text import as_csv as frame_as_csv
 
 PACKAGE = Path(fco_cli.__file__).parent
@@ -243,7 +243,7 @@ def test_a_text_that_begins_like_a_formula_is_marked_as_text(name):
 
 def test_a_client_whose_name_is_a_formula_is_text_in_the_table_of_clients():
     """`selection` writes this table as clients.csv."""
-    lines = _as_csv([{"client": "=1+1", "loss": -0.5}, {"client": "north", "loss": 2, "auc": 0.5}]).decode()
+    lines = csv_of_lines([{"client": "=1+1", "loss": -0.5}, {"client": "north", "loss": 2, "auc": 0.5}]).decode()
     assert lines == "client,loss,auc\n'=1+1,-0.5,\nnorth,2,0.5\n"
 
 

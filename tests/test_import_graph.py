@@ -26,7 +26,8 @@ LAYERS = [
     {"sweeps"},
     {"path"},
     {"reporting", "theory", "estimators"},
-    {"experiments", "studies"},
+    {"inference", "studies"},
+    {"experiments"},
     {"api"},
     {"commands"},
 ]

@@ -19,7 +19,7 @@ from fco_cli.simulation.problems import problem_of, setup_of, varying_of
 
 PACKAGE = Path(fco_cli.__file__).parent
 SMALL = ["task=lasso", "task.clients=8", "task.dimension=16", "task.ones=4", "hparams.clients_per_round=4"]
-MAX_FILES = 14
+MAX_FILES = 15
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from fco_cli.algorithms.arrays import Vector
 from fco_cli.algorithms.numba_backend import bound_operations
-from fco_cli.algorithms.rounds import Cohort, Costs, LocalSteps, Memory, Participation, Round, State, Varying, Vector
+from fco_cli.algorithms.rounds import Cohort, Costs, LocalSteps, Memory, Participation, Round, State, Varying
 from fco_cli.algorithms.transforms import Evaluations, NoTransform, Transform
 from fco_cli.kernels.compiled import Kernel, Namespace, specialize
 from fco_cli.problem.layout import Array, Numbers, record
@@ -97,6 +98,11 @@ class Algorithm(ABC):
     def bind_kernel(self, template: Kernel, parallel: bool = False) -> Kernel:
         """Return a kernel with `ops` bound to the problem."""
         return specialize(template, parallel=parallel, ops=self.operations)
+
+    @property
+    def minimizes_objective(self) -> bool:
+        """True if the round of a one-shot method returns the minimizer of F + psi."""
+        return self.certifies
 
     @property
     def pooled_batch(self) -> int:

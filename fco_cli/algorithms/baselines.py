@@ -244,7 +244,7 @@ class Fista(Federated):
     """
 
     name: str = "fista"
-    style = Style("FISTA", "#AA4499", "o", (5, 1))
+    style = Style("FISTA", "#AA4499", "o", (5, 1), family="few rounds")
     broadcast = (Vector("query"),)
     sent = (Vector("gradient"),)
     accumulates_messages = False

@@ -18,6 +18,8 @@ ROW_OPERATIONS: dict[str, RowSums] = {
     "assign_gradient": "all_rows",
     "assign_moments": "moments",
 }
+# Operations that keep a message affine in the gradient, after which they are called.
+AFFINE_OPERATIONS = frozenset(("add", "add_multiple", "assign_difference", "assign_scaled_difference"))
 BATCHING = frozenset(("batch_size", "local_epochs", "last_batch"))
 
 
@@ -45,8 +47,11 @@ def derive(kind: Any) -> None:
         uses.add("clients_per_round")
     if kind.normalized is None:
         uses.add("normalize_steps")
-    if "server_lr" in set(_attributes(kind, "server_step", set())):
+    server_reads = set(_attributes(kind, "server_step", set()))
+    if "server_lr" in server_reads:
         uses.add("server_lr")
+    if kind.uses_mean_gradient and "client_lr" not in server_reads:
+        uses.remove("client_lr")  # neither a client nor the server takes a step of this size
     kind.uses = frozenset(uses - {"client_lr", "rounds"} if kind.one_shot else uses)
 
 
@@ -78,6 +83,25 @@ def _row_sums(template: Kernel) -> RowSums:
     if len(calls) != 1:
         return None
     return ROW_OPERATIONS[calls[0]]
+
+
+def is_affine_in_gradient(template: Kernel) -> bool:
+    """Return True if one local step of a kernel computes only affine functions of its one sum over rows."""
+    calls = list(_operations(template))
+    positions = [k for k, name in enumerate(calls) if name in ROW_OPERATIONS]
+    return len(positions) == 1 and set(calls[positions[0] + 1 :]) <= AFFINE_OPERATIONS
+
+
+def _operations(template: Kernel) -> Iterator[str]:
+    """Yield the operations (`ops`) of a kernel, and of the kernels that it calls, in the order of the text."""
+    instructions = list(dis.get_instructions(template.python))
+    for at, following in zip(instructions, [*instructions[1:], None], strict=True):
+        if at.opname != "LOAD_GLOBAL":
+            continue
+        if at.argval == "ops" and following is not None:
+            yield following.argval
+        elif isinstance(part := template.parts.get(at.argval), Kernel):
+            yield from _operations(part)
 
 
 def _row_operations(template: Kernel) -> Iterator[str]:

@@ -8,21 +8,25 @@ one release needs no composition over rounds.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from fco_cli.algorithms import ops
-from fco_cli.algorithms.protocol import Aggregates, Array, Federated, Matrix, Proxes, State, Style, Vector, kernel
+from fco_cli.algorithms.protocol import Aggregates, Array, Federated, Proxes, State, Style, Symmetric, Vector, kernel
 from fco_cli.errors import require
+from fco_cli.problem.curvature import unpack
 from fco_cli.problem.data import SparseRows
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.models.linear import Linear
+from fco_cli.problem.quadratic_solver import minimize_quadratic
 from fco_cli.problem.regularizers import Regularizer
 
-CURVATURES = {"squared": 2.0, "logistic": 0.25}  # of the losses at score 0
-ITERATIONS, TOLERANCE = 20_000, 1e-13  # of the server's solver
+log = logging.getLogger(__name__)
+
+FAR_FROM_CENTER = 1e-6  # variance of a column, relative to its second moment, below which sums lose too many digits
 
 
 @dataclass(kw_only=True)
@@ -30,9 +34,9 @@ class Moments(Federated):
     """Clients send the mean of a a' and of c a, where a = (x, 1) and c is the slope of the loss at score 0."""
 
     name: str = "moments"
-    style = Style("moments", "#999933", "p", (2, 1))
+    style = Style("moments", "#999933", "p", (2, 1), family="few rounds")
     broadcast = (Vector("w"),)
-    sent = (Vector("linear"), Matrix("quadratic"))
+    sent = (Vector("linear"), Symmetric("quadratic"))
     accumulates_messages = False
     normalized = False
     full_participation = True
@@ -42,10 +46,16 @@ class Moments(Federated):
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         require(mirror.name == "euclidean", "mirror", mirror.name, "euclidean: moments supports no other mirror map")
 
+    def check_transform(self, weighting: str) -> None:
+        super().check_transform(weighting)
+        name = self.transform.name
+        is_supported = name == "none" or self.transform.protects_rows
+        require(is_supported, "transform", name, "none or row_clip_noise: a transformed matrix is not one of moments")
+
     def check(self) -> None:
         problem = self.problem
-        allowed = f"squared or logistic for algo=moments: other losses have no quadratic model ({problem.loss.name})"
-        require(problem.loss.name in CURVATURES, "task.loss", problem.loss.name, allowed)
+        allowed = "squared or logistic for algo=moments: other losses have no quadratic model"
+        require(problem.loss.curvature_at_zero is not None, "task.loss", problem.loss.name, allowed)
         is_plain = isinstance(problem.model, Linear) and not problem.model.site_bias
         is_dense = not isinstance(problem.data.x, SparseRows)
         allowed = "another: moments needs a linear model of dense rows without site intercepts"
@@ -56,25 +66,34 @@ class Moments(Federated):
     def local_steps(received, memory, message, rate, options, batches, geometry):
         ops.assign_moments(message.quadratic, message.linear, batches)
 
+    @property
+    def minimizes_objective(self) -> bool:
+        return self.problem.loss.quadratic and not self.transform.protects_rows
+
     def initial_state(self, w: Array) -> State:
         return {"w": w}
 
     def server_step(self, state: State, aggregates: Aggregates) -> State:
         """Minimize g'w + w'Hw / 2 + psi(w), with the eigenvalues of H raised to the size of the noise."""
-        quadratic, linear = (aggregates.mean[name].astype(float) for name in ("quadratic", "linear"))
+        linear = aggregates.mean["linear"].astype(float)
+        quadratic = unpack(Symmetric("quadratic").triangles(aggregates.mean["quadratic"]).astype(float))
         finite = np.isfinite(linear).all(axis=1) & np.isfinite(quadratic).all(axis=(1, 2))
         quadratic[~finite], linear[~finite] = 0, 0
         floors = self._noise_level()
         hessians = [_raised(self._curvature * matrix, floor) for matrix, floor in zip(quadratic, floors, strict=True)]
-        w = self._minimized(np.stack(hessians), linear, state["w"])
-        return {"w": np.where(finite[:, None], w, np.nan).astype(w.dtype)}
+        matrices, origin = np.stack(hessians), np.zeros(linear.shape)
+        self._log_condition(matrices)
+        w = minimize_quadratic(self.problem, self.varying.psi, matrices, linear, origin, start=state["w"])
+        return {"w": np.where(finite[:, None], w, np.nan).astype(state["w"].dtype)}
 
     def output(self, state: State) -> Array:
         return state["w"]
 
     @property
     def _curvature(self) -> float:
-        return CURVATURES[self.problem.loss.name]
+        curvature = self.problem.loss.curvature_at_zero
+        assert curvature is not None
+        return curvature
 
     def _noise_level(self) -> Array:
         """Return the expected spectral norm [J] of the noise on H, twice its deviation times sqrt(P)."""
@@ -82,27 +101,28 @@ class Moments(Federated):
             return np.zeros(len(self.varying))
         numbers, data = self._transform_numbers, self.problem.data
         deviation = numbers["noise_multiplier"] * numbers["clip_norm"] ** 2
-        mean = math.sqrt(float(((self.problem.weights / data.sizes) ** 2).sum()))
+        scales = self.noise_scales(self.problem.weights, data.sizes, 0, np.ones_like(data.sizes))
+        mean = math.sqrt(float(((scales * self.problem.weights / data.sizes) ** 2).sum()))
         return 2 * math.sqrt(self.problem.layout.size) * self._curvature * mean * deviation
 
-    def _minimized(self, hessians: Array, linear: Array, start: Array) -> Array:
-        """Return the minimizers [J, P] by FISTA with restarts; every job stops on its own."""
-        rate = 1 / np.array([max(float(np.linalg.eigvalsh(matrix)[-1]), 1e-300) for matrix in hessians])
-        w = query = start.copy()
-        momentum, active = np.ones(len(w)), np.ones(len(w), bool)
-        for _ in range(ITERATIONS):
-            slopes = np.stack([matrix @ point for matrix, point in zip(hessians, query, strict=True)]) + linear
-            step = self._to_primal((query - rate[:, None] * slopes).astype(w.dtype), rate) - w
-            size, length = np.linalg.norm(step, axis=1), np.linalg.norm(w + step, axis=1)
-            momentum = np.where(((query - w - step) * step).sum(axis=1) > 0, 1.0, momentum)
-            new_momentum = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-            w = np.where(active[:, None], w + step, w)
-            query = w + ((momentum - 1) / new_momentum)[:, None] * step
-            momentum = new_momentum
-            active &= size > TOLERANCE * np.maximum(length, 1e-300)
-            if not active.any():
-                break
-        return w
+    def _log_condition(self, hessians: Array) -> None:
+        """Log the largest condition number of the centered, scaled second moments; warn if centering loses digits."""
+        numbers, kept = [], 1.0
+        for matrix in hessians:
+            means = matrix[:-1, -1]
+            centered = matrix[:-1, :-1] - np.outer(means, means) / max(matrix[-1, -1], np.finfo(float).tiny)
+            spread, moments = centered.diagonal(), matrix.diagonal()[:-1]
+            kept = min(kept, float((spread[moments > 0] / moments[moments > 0]).min(initial=1.0)))
+            varies = spread > 0
+            units = np.sqrt(spread[varies])
+            values = np.append(np.linalg.eigvalsh(centered[np.ix_(varies, varies)] / units / units[:, None]), 1.0)
+            numbers.append(values.max() / values.min() if values.min() > 0 else np.inf)
+        log.info("moments: condition number %.1e (columns centered and scaled)", max(numbers))
+        if kept < FAR_FROM_CENTER:
+            log.warning(
+                "moments: a column is constant or its mean is more than 1,000 times its standard deviation, so that "
+                "the sums have too few digits; center the columns (task.standardize=true)"
+            )
 
 
 def _raised(matrix: Array, floor: float) -> Array:

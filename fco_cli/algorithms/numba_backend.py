@@ -1,4 +1,5 @@
-"""Numba backend: kernels of the operations in ops.py, and the parallel loop over the clients of a cohort.
+"""Numba backend: kernels of the operations in ops.py, the parallel loop over the clients of a cohort, and its
+buffers.
 
 Arrays made by `copy`, `buffer_like` and `zeros_like` have cache-aligned rows, which are longer than P. Kernels of two
 arrays therefore loop over the columns that both have.
@@ -12,13 +13,36 @@ import numpy as np
 
 from fco_cli.kernels.compiled import Kernel, Namespace, declared, kernel, specialize
 from fco_cli.kernels.products import aligned_rows
+from fco_cli.problem.client_curvature import operations as curvature_operations
 from fco_cli.problem.descent import Batches, full_batch, gradient_step
+from fco_cli.problem.layout import Array
 from fco_cli.problem.moments import moments_kernel
 from fco_cli.problem.private_descent import private_full_batch
 from fco_cli.problem.problem import Problem
 
 prange = range  # Numba's parallel range in the compiled kernel
 problem: Problem = declared(Problem)
+Buffers = tuple[Array, Array]  # messages [S, slots, J, P] and client memory [S, slots, J, P]
+
+
+class BufferPool(dict[int, Buffers]):
+    """Message and memory buffers by number of clients, reused in all rounds.
+
+    Allocation in every round would take as long as the local steps. `shape` is (J, P).
+    """
+
+    def __init__(self, sent: int, kept: int, shape: tuple[int, int], dtype: np.dtype) -> None:
+        super().__init__()
+        self.counts, self.shape, self.dtype = (sent, kept), shape, dtype
+
+    def new(self, clients: int) -> Buffers:
+        """Return new buffers that are not shared with other rounds."""
+        messages, memory = (np.zeros((clients, count, *self.shape), self.dtype) for count in self.counts)
+        return messages, memory
+
+    def __missing__(self, clients: int) -> Buffers:
+        self[clients] = self.new(clients)
+        return self[clients]
 
 
 @kernel
@@ -151,6 +175,21 @@ def assign_moments(matrix, vector, batches):
 
 
 @kernel
+def assign_curvature(triangle, gradient, value, query, batches):
+    problem.curvature(value, gradient, triangle, query, batches)
+
+
+@kernel
+def assign_curvature_of(triangle, gradient, value, query, columns, batches):
+    problem.curvature_of_columns(value, gradient, triangle, query, columns, batches)
+
+
+@kernel
+def assign_loss(value, w, fraction, step, batches):
+    problem.mean_loss(value, w, fraction, step, batches)
+
+
+@kernel
 def to_dual(target, w, geometry):
     problem.to_dual(w, geometry, target)
 
@@ -199,6 +238,7 @@ def bound_operations(problem: Problem, psi_in_steps: bool, private_step: Kernel 
     }
     if problem.loss.client_loss is None:
         maps["moments"] = moments_kernel(problem.data, problem.loss, private_step is not None)
+    maps |= curvature_operations(problem.data, problem.model, problem.loss)
     # Imported by its name: a static reference would make every operation part of every run's identity.
     reference = importlib.import_module("fco_cli.algorithms.ops")
     templates = {name: getattr(item, "kernel", None) for name, item in vars(reference).items()}

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from fco_cli.algorithms.arrays import views
 from fco_cli.algorithms.round import FederatedRound
-from fco_cli.algorithms.rounds import views
 from fco_cli.kernels.named import named
+from fco_cli.problem.client_curvature import columns_in, operations
 from fco_cli.problem.descent import Batches, slice_kernel
 from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror import Geometry
@@ -104,7 +105,7 @@ class NumpyBatches:
         return self._gradient(w, rows)
 
     def assign_moments(self, matrix: Array, vector: Array) -> None:
-        """Assign the moments of all rows: matrix [P, J, P] and vector [J, P]."""
+        """Assign the moments of all rows: the triangle matrix [slots, J, P] and vector [J, P]."""
         x, slopes = np.column_stack([self.batches.x, np.ones(len(self.batches.x))]), np.zeros((len(self.batches.y), 1))
         for slope, label in zip(slopes, self.batches.y, strict=True):
             self.problem.loss.bound_kernel("slope").uncompiled(slope, label)
@@ -120,9 +121,72 @@ class NumpyBatches:
                     noise = np.vstack([upper + np.triu(upper, 1).T, last])
                     noise = numbers.noise_multiplier * numbers.clip_norm**2 * noise
             total = clipped.T @ clipped[:, :-1] + noise  # [P + 1, P]; the last row belongs to the slopes
-            matrix[:, j], vector[j] = total[:-1] / len(u), total[-1] / len(u)
+            upper = np.zeros(matrix.shape[0] * matrix.shape[2])
+            triangle = total[:-1][np.triu_indices(x.shape[1])] / len(u)
+            upper[: len(triangle)] = triangle
+            matrix[:, j], vector[j] = upper.reshape(-1, matrix.shape[2]), total[-1] / len(u)
         if self.private is not None:
             self.private.noise[:] = np.nan
+
+    def assign_curvature(self, value: Array, gradient: Array, triangle: Array, w: Array, columns: Array | None) -> None:
+        """Assign the mean loss of all rows [J], its gradient [J, P] and its packed Hessian [slots, J, P]."""
+        if not self._is_plain:
+            own = operations(self.problem.data, self.problem.model, self.problem.loss)
+            name, restricted = ("curvature", []) if columns is None else ("curvature_of_columns", [columns])
+            with np.errstate(all="ignore"):
+                own[name].uncompiled(value, gradient, triangle, w, *restricted, self.batches)
+            return
+        size = w.shape[1]
+        value[:], gradient[:] = self.loss(w), self._gradient(w, np.arange(len(self.batches.y)))
+        entries = np.zeros((len(w), triangle.shape[0] * size))
+        count = columns_in.as_python(triangle.shape[0], size)
+        for j, model in enumerate(w):
+            chosen = np.arange(size) if columns is None else columns[j, :count].astype(int)
+            upper = self._hessian(model)[np.ix_(chosen, chosen)][np.triu_indices(len(chosen))]
+            entries[j, : len(upper)] = upper
+        triangle[:] = entries.reshape(len(w), -1, size).swapaxes(0, 1)
+
+    def loss(self, w: Array) -> Array:
+        """Return the mean loss of all rows [J]."""
+        losses = np.empty(len(w))
+        if not self._is_plain:
+            own = operations(self.problem.data, self.problem.model, self.problem.loss)
+            with np.errstate(all="ignore"):
+                own["mean_loss"].uncompiled(losses, w, 0.0, w, self.batches)
+            return losses
+        value = self.problem.loss.bound_kernel("value").uncompiled
+        for j, model in enumerate(w):
+            with np.errstate(all="ignore"):
+                losses[j] = np.mean([value(*row) for row in zip(self._scores(model), self.batches.y, strict=True)])
+        return losses
+
+    @property
+    def _is_plain(self) -> bool:
+        """True for a dense linear model and an unweighted sum over rows."""
+        model, data = self.problem.model, self.problem.data
+        is_linear = isinstance(model, Linear) and not isinstance(model, SparseLinear) and not model.site_bias
+        return is_linear and self.problem.loss.client_loss is None and data.row_weights is None
+
+    def _scores(self, model: Array) -> Array:
+        """Return the scores of all rows [n, C] of a plain model [P]."""
+        features, outputs = self.batches.widths[0], self.batches.widths[-1]
+        return self.batches.x @ model[: outputs * features].reshape(outputs, features).T + model[outputs * features :]
+
+    def _hessian(self, model: Array) -> Array:
+        """Return the Hessian [P, P] of the mean loss of all rows of a plain model."""
+        outputs, x = self.batches.widths[-1], self.batches.x
+        second = np.empty((len(x), outputs, outputs))
+        with np.errstate(all="ignore"):
+            for own, scores, label in zip(second, self._scores(model), self.batches.y, strict=True):
+                upper = np.empty(outputs * (outputs + 1) // 2)
+                self.problem.loss.bound_kernel("curvature").uncompiled(scores, label, upper)
+                own[np.triu_indices(outputs)] = upper
+                own.T[np.triu_indices(outputs)] = upper
+        derivatives = np.zeros((len(x), outputs, len(model)))  # of the scores by the weights
+        for c in range(outputs):
+            derivatives[:, c, c * x.shape[1] : (c + 1) * x.shape[1]] = x
+            derivatives[:, c, outputs * x.shape[1] + c] = 1
+        return np.einsum("ncp,ncd,ndq->pq", derivatives, second, derivatives) / len(x)
 
     def _private_gradient(self, w: Array, rows: Array, noise: Array, count: int) -> Array:
         """Return the sums of clipped row gradients and of noise, divided by `count`: [J, P]; discard the noise."""
@@ -139,9 +203,8 @@ class NumpyBatches:
 
     def _gradient(self, w: Array, rows: Array) -> Array:
         problem, batches = self.problem, self.batches
-        model, data = problem.model, problem.data
-        is_plain = isinstance(model, Linear) and not isinstance(model, SparseLinear) and not model.site_bias
-        if not is_plain or problem.loss.client_loss is not None or data.row_weights is not None:
+        model = problem.model
+        if not self._is_plain:
             one = Batches(batches.x, batches.y, rows, np.array([0, len(rows)]), batches.widths, 1)
             gradient = np.zeros_like(w)
             with np.errstate(all="ignore"):

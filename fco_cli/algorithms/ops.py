@@ -156,11 +156,35 @@ def assign_gradient(target, query, batches):
 
 @compiled_as(numba_backend.assign_moments)
 def assign_moments(matrix, vector, batches):
-    """matrix <- mean of a a', vector <- mean of c a over the client's rows; matrix is [P, J, P].
+    """matrix <- mean of a a', vector <- mean of c a over the client's rows; matrix is a `Symmetric`.
 
     a = (x, 1), and c is the derivative of the loss at score 0; for a linear model with one score.
     """
     batches.assign_moments(matrix, vector)
+
+
+@compiled_as(numba_backend.assign_curvature)
+def assign_curvature(triangle, gradient, value, query, batches):
+    """triangle, gradient, value <- Hessian and gradient at `query` of the mean loss over the client's rows, and itself.
+
+    `triangle` is a `Symmetric` [slots, J, P] of all weights.
+    """
+    batches.assign_curvature(value, gradient, triangle, query, None)
+
+
+@compiled_as(numba_backend.assign_curvature_of)
+def assign_curvature_of(triangle, gradient, value, query, columns, batches):
+    """Assign like `assign_curvature`, with the Hessian of some weights only, for a model with one score.
+
+    columns [J, P] starts with the indices of job j's weights, in increasing order; the last one is the bias.
+    """
+    batches.assign_curvature(value, gradient, triangle, query, columns)
+
+
+@compiled_as(numba_backend.assign_loss)
+def assign_loss(value, w, fraction, step, batches):
+    """value <- mean loss over the client's rows at w + fraction * step, for one fraction."""
+    value[:] = batches.loss(w + fraction * step)
 
 
 # The mirror map h and the regularizer psi

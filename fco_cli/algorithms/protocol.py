@@ -31,17 +31,18 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from fco_cli.algorithms.arrays import Matrix, Scalar, Symmetric, Vector
 from fco_cli.algorithms.base import Algorithm, Proxes, Style
 from fco_cli.algorithms.derivation import derive
 from fco_cli.algorithms.numba_backend import keep_memory
 from fco_cli.algorithms.round import FederatedRound
-from fco_cli.algorithms.rounds import Aggregates, Cohort, Costs, LocalSteps, Matrix, Scalar, State, Vector
+from fco_cli.algorithms.rounds import Aggregates, Cohort, Costs, LocalSteps, State
 from fco_cli.kernels.compiled import Kernel, kernel
 from fco_cli.problem.layout import Array
 
 __all__ = [
     "Aggregates", "Algorithm", "Array", "Cohort", "Costs", "Federated", "LocalSteps", "Matrix", "Proxes", "Scalar",
-    "State", "Style", "Vector", "kernel",
+    "State", "Style", "Symmetric", "Vector", "kernel",
 ]  # fmt: skip
 
 
@@ -62,8 +63,8 @@ class Federated(FederatedRound):
     `_to_dual(w)`, `_to_primal(z, t)`, and `_column(numbers)`, which broadcasts numbers [J] against vectors [J, P].
     """
 
-    # Declarations. The first three are tuples of Vector [J, P], Matrix [P, J, P] or Scalar [J]. `broadcast`, `sent` and
-    # `accumulates_messages` are mandatory.
+    # Declarations. The first three are tuples of Vector [J, P], Matrix [P, J, P], Symmetric [slots, J, P] or Scalar
+    # [J]. `broadcast`, `sent` and `accumulates_messages` are mandatory.
     broadcast: ClassVar[tuple[Vector, ...]]  # arrays of the server's state that clients receive
     remembered: ClassVar[tuple[Vector, ...]] = ()  # arrays that a client stores between rounds
     sent: ClassVar[tuple[Vector, ...]]  # arrays that a client sends; the first: the change of broadcast[0]

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fco_cli.algorithms.arrays import Scalar, Symmetric, Vector, first_slots, names, picker, slot_count, views
 from fco_cli.algorithms.base import Algorithm, Proxes
-from fco_cli.algorithms.derivation import RowSums
-from fco_cli.algorithms.numba_backend import bound_operations, plain_batches, run_clients
+from fco_cli.algorithms.derivation import RowSums, is_affine_in_gradient
+from fco_cli.algorithms.numba_backend import BufferPool, Buffers, bound_operations, plain_batches, run_clients
 from fco_cli.algorithms.rounds import (
     Aggregates,
     Cohort,
@@ -24,18 +25,11 @@ from fco_cli.algorithms.rounds import (
     MessageWeights,
     Participation,
     Round,
-    Scalar,
     State,
     Varying,
-    Vector,
     aggregate,
     aggregate_sum,
-    first_slots,
     fixed_point_sum,
-    names,
-    picker,
-    slot_count,
-    views,
 )
 from fco_cli.algorithms.transforms import Evaluations, Releases, Transform
 from fco_cli.errors import require
@@ -48,28 +42,6 @@ from fco_cli.problem.layout import Array, Numbers, stack_numbers
 from fco_cli.problem.private_descent import CohortNoise, private_batches
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import message_keys, row_noise
-
-Buffers = tuple[Array, Array]  # messages [S, slots, J, P] and client memory [S, slots, J, P]
-
-
-class BufferPool(dict[int, Buffers]):
-    """Message and memory buffers by number of clients, reused in all rounds.
-
-    Allocation in every round would take as long as the local steps. `shape` is (J, P).
-    """
-
-    def __init__(self, sent: int, kept: int, shape: tuple[int, int], dtype: np.dtype) -> None:
-        super().__init__()
-        self.counts, self.shape, self.dtype = (sent, kept), shape, dtype
-
-    def new(self, clients: int) -> Buffers:
-        """Return new buffers that are not shared with other rounds."""
-        messages, memory = (np.zeros((clients, count, *self.shape), self.dtype) for count in self.counts)
-        return messages, memory
-
-    def __missing__(self, clients: int) -> Buffers:
-        self[clients] = self.new(clients)
-        return self[clients]
 
 
 class FederatedRound(Algorithm):
@@ -239,6 +211,36 @@ class FederatedRound(Algorithm):
             return steps
         return np.full_like(steps, 1 if self.row_sums == "all_rows" else self.problem.layout.size + 1)
 
+    @property
+    def can_share_noise(self) -> bool:
+        """True if a message after one local step is affine in its sum over rows, whatever happened before.
+
+        The noise of several clients then adds up in the sum of their messages.
+        """
+        return not self.client_arrays and is_affine_in_gradient(self.steps_kernel)
+
+    def check_shares(self) -> None:
+        """Raise UserError if clients share their noise and the method does not support it."""
+        allowed = f"1 for {self.name}, whose messages are not affine in one sum over rows"
+        shares = self.transform.shares
+        require(shares == 1 or self.can_share_noise, "transform.noise_shares", shares, allowed)
+
+    def noise_scales(self, weights: Array, sizes: Array, batch_size: int, steps: Array) -> Array:
+        """Return the factors [S] of the noise of clients with these weights and numbers of rows; 1 if it is not shared.
+
+        The noise of any `transform.shares` of them then hides a row of any client. Raise UserError if the messages are
+        not affine in one sum.
+        """
+        shares = self.transform.shares
+        if shares == 1:
+            return np.ones(len(sizes))
+        self.check_shares()
+        takes_batches = self.row_sums == "batches"
+        allowed = f"at least {sizes.max()}, the rows of the largest client: noise is shared in one local step per round"
+        require(not takes_batches or (steps == 1).all(), "hparams.batch_size", batch_size, allowed)
+        units = weights / (np.minimum(batch_size, sizes) if takes_batches else sizes)
+        return units.max() / units / math.sqrt(shares)
+
     def cohort_noise(self, cohort: Cohort) -> CohortNoise | None:
         """Return the noise of the clients' sums over rows, equal for all jobs; None if the transform has none."""
         if not self.transform.protects_rows:
@@ -247,9 +249,11 @@ class FederatedRound(Algorithm):
         require_memory("transform: the noise of a round", int(counts.sum()) * size * 8)
         noise = np.empty((int(counts.sum()), 1, size))
         starts = np.append(0, np.cumsum(counts)).astype(np.int64)
+        sizes = self.problem.data.sizes[cohort.clients]
+        scales = self.noise_scales(cohort.weights, sizes, cohort.batch_size, cohort.steps)
         for i, client in enumerate(cohort.clients):
             vectors = row_noise(cohort.seed, cohort.round, client, int(counts[i]), size)
-            noise[starts[i] : starts[i + 1], 0] = vectors
+            noise[starts[i] : starts[i + 1], 0] = scales[i] * vectors
         return CohortNoise(noise, starts, cohort.batch_size)
 
     def _messages(
@@ -329,7 +333,7 @@ class FederatedRound(Algorithm):
         proxed_steps = int(np.maximum(cohort.steps - self.proxes.skipped_steps, 0).sum()) * self.psi_in_steps
         proxes = proxed_steps * self.proxes.step + self.proxes.server
         sent = clients * up, clients * down, clients * bytes_up, clients * bytes_down
-        return Costs(*sent, proxes, self._gradients(cohort))
+        return Costs(*sent, proxes, self._gradients(cohort), queries=clients)
 
     @cached_property
     def _client_costs(self) -> tuple[int, int, int | Array, int]:
@@ -339,8 +343,9 @@ class FederatedRound(Algorithm):
             sum(array.slots(size) for array in arrays if not isinstance(array, Scalar))
             for arrays in (self.sent, self.broadcast)
         )
-        scalars = sum(isinstance(array, Scalar) for array in self.sent)
-        bytes_up = up * self.transform.bytes_of(size, itemsize, self._transform_numbers) + scalars * itemsize
+        others = sum(isinstance(array, Scalar) for array in self.sent)
+        others -= sum(array.padding(size) for array in self.sent if isinstance(array, Symmetric))
+        bytes_up = up * self.transform.bytes_of(size, itemsize, self._transform_numbers) + others * itemsize
         return up, down, bytes_up, down * size * itemsize
 
     def _gradients(self, cohort: Cohort) -> int:
@@ -362,9 +367,10 @@ class FederatedRound(Algorithm):
     def releases(self, participation: Participation) -> Releases:
         """Return the noisy sums over rows that the clients have released."""
         if self.row_sums == "batches":
-            return Releases(participation.steps, participation.sampling)
+            return Releases(participation.steps, participation.sampling, participation.preparation_noise)
         change = 1.0 if self.row_sums == "all_rows" else math.sqrt(0.5)  # half of sqrt(2): problem/moments.py
-        return Releases(participation.rounds, np.ones(len(participation.rounds)), change)
+        rounds = participation.rounds
+        return Releases(rounds, np.ones(len(rounds)), participation.preparation_noise, change)
 
     def peak_vectors(self, sampled: int, clients: int, size: int) -> int:
         own = slot_count(self.sent, size) + 2 * slot_count(self.client_arrays, size)

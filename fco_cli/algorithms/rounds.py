@@ -1,4 +1,4 @@
-"""Data of a round: declared arrays, parameters of the jobs, the cohort, aggregates, result and costs.
+"""Data of a round: parameters of the jobs, the cohort, aggregates, result and costs.
 
 Messages are aggregated in floating point, or in 64-bit fixed point: integer multiples of 2^-bits. Fixed-point sums are
 exact modulo 2^64 and independent of the order of summation. Secure aggregation requires this: masks that cancel
@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fco_cli.kernels.compiled import Kernel, is_finite, kernel, specialize
-from fco_cli.kernels.named import pick
+from fco_cli.algorithms.arrays import Vector, by_job
+from fco_cli.kernels.compiled import is_finite, kernel, specialize
 from fco_cli.problem.layout import Array, HasNumbers, Numbers, stack_numbers
 
 State = dict[str, Array]  # arrays by name; the first axis is J
@@ -87,110 +87,7 @@ class Participation(NamedTuple):
     rounds: Array  # [M], rounds in which the client took part
     steps: Array  # [M], its local steps
     sampling: Array  # [M], probability that a batch contains a given row of the client
-
-
-@dataclass(frozen=True)
-class Vector:
-    """Array [J, P]: one vector of the length of the model."""
-
-    name: str
-    difference: bool = False  # sent: a difference to client memory, which a transform need not complete later
-    model: bool = False  # remembered: the client's model at the end of a round
-    personal: bool = False  # remembered: the client's personal model
-
-    def slots(self, size: int) -> int:
-        """Return the number of vectors of length `size` = P that the array occupies in a buffer."""
-        return 1
-
-    def shape(self, jobs: int, size: int) -> tuple[int, ...]:
-        """Return the shape with the job axis first."""
-        return jobs, size
-
-    def index(self, start: int, size: int) -> str:
-        """Return the index of the array in a buffer [slots, J, P] in which it starts at the slot `start`."""
-        return str(start)
-
-    def view(self, slots: Array) -> Array:
-        """Return the array in its own shape, for its slots of a buffer."""
-        return slots[0]
-
-    def by_job(self, array: Array) -> Array:
-        """Return the array with the job axis first."""
-        return array
-
-
-@dataclass(frozen=True)
-class Matrix(Vector):
-    """Array [P, J, P]: one matrix, row by row."""
-
-    def slots(self, size: int) -> int:
-        return size
-
-    def shape(self, jobs: int, size: int) -> tuple[int, ...]:
-        return jobs, size, size
-
-    def index(self, start: int, size: int) -> str:
-        return f"{start}:{start + size}"
-
-    def view(self, slots: Array) -> Array:
-        return slots
-
-    def by_job(self, array: Array) -> Array:
-        return array.swapaxes(0, 1)
-
-
-@dataclass(frozen=True)
-class Scalar(Vector):
-    """Array [J]: one number. A buffer holds it as the first entry of a vector of zeros."""
-
-    def shape(self, jobs: int, size: int) -> tuple[int, ...]:
-        return (jobs,)
-
-    def index(self, start: int, size: int) -> str:
-        return f"{start}, :, 0"
-
-    def view(self, slots: Array) -> Array:
-        return slots[0, :, 0]
-
-
-def names(arrays: Iterable[Vector]) -> tuple[str, ...]:
-    """Return the names of declared arrays."""
-    return tuple(array.name for array in arrays)
-
-
-def slot_count(arrays: Iterable[Vector], size: int) -> int:
-    """Return the number of vectors of length `size` that the arrays occupy in a buffer."""
-    return sum(array.slots(size) for array in arrays)
-
-
-def first_slots(arrays: Iterable[Vector], size: int) -> dict[str, int]:
-    """Return the first slot of every array in a buffer, by name."""
-    starts, start = {}, 0
-    for array in arrays:
-        starts[array.name] = start
-        start += array.slots(size)
-    return starts
-
-
-def views(arrays: Iterable[Vector], buffer: Array) -> dict[str, Array]:
-    """Return the arrays in a buffer [slots, J, P] by name, without a copy."""
-    arrays, size = tuple(arrays), buffer.shape[-1]
-    starts = first_slots(arrays, size)
-    return {array.name: array.view(buffer[starts[array.name] :][: array.slots(size)]) for array in arrays}
-
-
-def by_job(arrays: Iterable[Vector], buffer: Array) -> dict[str, Array]:
-    """Return the arrays in a buffer [slots, J, P] by name with the job axis first, without a copy."""
-    arrays = tuple(arrays)
-    own = views(arrays, buffer)
-    return {array.name: array.by_job(own[array.name]) for array in arrays}
-
-
-def picker(arrays: Iterable[Vector], size: int) -> Kernel:
-    """Return the kernel pick(buffers, i): the arrays of client i in buffers [S, slots, J, P], by name."""
-    arrays = tuple(arrays)
-    starts = first_slots(arrays, size)
-    return pick(names(arrays), tuple(array.index(starts[array.name], size) for array in arrays))
+    preparation_noise: float | None = None  # noise multiplier of statistics of all rows, released before; None: none
 
 
 class Round(NamedTuple):
@@ -205,7 +102,11 @@ class Round(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Costs of one round: communication, prox calls and row gradients."""
+    """Costs of one round: communication, prox calls, row gradients and answered queries.
+
+    A query is one request about the rows of a client that the client answers: for the message of a round, or for an
+    evaluation that the method itself needs. Evaluations for metrics are not counted.
+    """
 
     vectors_up: int = 0
     vectors_down: int = 0
@@ -213,6 +114,7 @@ class Costs(NamedTuple):
     bytes_down: int = 0
     prox_calls: int = 0
     gradients: int = 0
+    queries: int = 0
 
 
 prange = range  # Numba's parallel range in the compiled kernel
@@ -222,7 +124,9 @@ prange = range  # Numba's parallel range in the compiled kernel
 class Aggregates:
     """Aggregates over the clients with a finite message; NaN for jobs without any."""
 
-    mean: dict[str, Array]  # weighted means by name: Vector [J, P], Matrix [J, P, P], Scalar [J]
+    mean: dict[
+        str, Array
+    ]  # weighted means by name: Vector [J, P], Matrix [J, P, P], Symmetric [J, slots, P], Scalar [J]
     steps: Array  # [J], effective number of gradient steps in the mean
     share: Array  # [J], sum of p_m over these clients; 1 with full participation
     dropped: Array  # [J], number of messages that were not finite
@@ -360,16 +264,17 @@ MAX_FRACTION_BITS = 52  # maximum number of fraction bits
 def to_fixed_point(arrays: dict[str, Array], bits: int, clients: int) -> tuple[dict[str, Array], Array]:
     """Return one client's arrays [J, ...] as int64, and in which jobs they are within range: [J].
 
-    Values are within range if the sum over all clients cannot exceed 2^62. In other jobs the result is 0.
+    Values are within range if the sum over all clients cannot exceed 2^62. In other jobs the result is 0. An array may
+    be that of the first jobs only.
     """
     scaled = {name: np.ldexp(np.asarray(values, float), bits) for name, values in arrays.items()}
-    (jobs,) = {len(values) for values in scaled.values()}
+    fits = np.ones(max(map(len, scaled.values())), dtype=bool)
     with np.errstate(invalid="ignore"):
-        # NaN compares as False.
-        in_range = [np.abs(values).reshape(jobs, -1) <= 2.0**62 / clients for values in scaled.values()]
-    fits = np.asarray(np.concatenate(in_range, axis=1).all(axis=1))
+        for values in scaled.values():  # NaN compares as False
+            in_range = np.abs(values).reshape(len(values), -1) <= 2.0**62 / clients
+            fits[: len(values)] &= in_range.all(axis=1)
     integers = {
-        name: np.rint(np.where(fits.reshape(-1, *[1] * (values.ndim - 1)), values, 0)).astype(np.int64)
+        name: np.rint(np.where(fits[: len(values)].reshape(-1, *[1] * (values.ndim - 1)), values, 0)).astype(np.int64)
         for name, values in scaled.items()
     }
     return integers, fits

@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fco_cli.algorithms.arrays import names
 from fco_cli.algorithms.fedavg import FedAvg
 from fco_cli.algorithms.feddualavg import FedDualAvg
 from fco_cli.algorithms.fedmid import FedMidOsp
 from fco_cli.algorithms.protocol import Aggregates, Array, Federated, State, Style
-from fco_cli.algorithms.rounds import names
 from fco_cli.errors import require
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.regularizers import Regularizer, all_regularizers

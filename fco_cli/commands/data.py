@@ -33,7 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="fco-data", description=__doc__.split(": ", 1)[1].capitalize())
+    about = __doc__.split(": ", 1)[1].capitalize() + " @FILE reads further arguments, one per line."
+    parser = Parser(prog="fco-data", description=about, fromfile_prefix_chars="@")
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
@@ -119,6 +120,7 @@ def _convert(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     from fco_cli.data.format import check_labels, check_labels_differ
+    from fco_cli.data.plausibility import find_doubts
 
     data = _read(options)
     check_labels_differ(data)
@@ -130,6 +132,8 @@ def _check(options: argparse.Namespace) -> None:
         losses = all_losses()
         require(options.loss in losses, "--loss", options.loss, "one of " + ", ".join(losses))
         check_labels(data, losses[options.loss]())
+    for finding in find_doubts(data, censored=options.event is not None):
+        print_line(f"warning: {finding.text}")
     print_line(f"{options.source}: OK: {len(data.y)} samples of {len(data.clients)} clients")
 
 
@@ -137,6 +141,7 @@ def _describe(options: argparse.Namespace) -> None:
     from rich.table import Table
 
     from fco_cli.data.describe import Description, profile_csv, profile_data, profile_tables
+    from fco_cli.data.plausibility import find_doubts
     from fco_cli.data.readers import read_raw_tables
     from fco_cli.files import write_atomically
 
@@ -154,6 +159,8 @@ def _describe(options: argparse.Namespace) -> None:
     for name, value in description.rows():
         table.add_row(name, value)
     _print(table)
+    for finding in find_doubts(description.data, censored=options.event is not None):
+        print_line(f"warning: {finding.by_client(description.data.client)}")
     if options.picture:
         description.draw(options.picture)
         print_line(f"picture: {options.picture}")

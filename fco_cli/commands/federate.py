@@ -44,6 +44,8 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
     kit = kits.kit_path(home, host)
     kits.restrict(kit, True, home, {})
     print_line(f"serving {arguments.address}; fingerprint {about['fingerprint']}")
+    own = Certificates(home).issued[host].sha256
+    print_line(f"certificate of the server, which a hospital can pin (join --coordinator): SHA256:{own}")
     print_line(
         "next: a hospital runs `fco-federate request NAME` and sends NAME.request.zip; then run fco-federate approve"
     )
@@ -94,7 +96,9 @@ def rotate(arguments: argparse.Namespace, home: Path) -> None:
     if arguments.name is None:
         enrollment.rotate_coordinator(home)
         print_line("the server and the lead have new keys; the lead's old key is refused from now on")
-        print_line("next: run fco-federate serve again; the sites do not change anything")
+        print_line(
+            "next: run fco-federate serve again; sites that pin the server's certificate edit site.yaml (coordinator)"
+        )
     else:
         _print_request(enrollment.rotate_site(arguments.name, home))
 
@@ -127,6 +131,7 @@ def _print_request(path: Path) -> None:
 
 def join(arguments: argparse.Namespace, home: Path) -> None:
     """Join the federation with a signed request; does not return."""
+    from fco_cli.data.plausibility import find_doubts
     from fco_cli.federation.flare import kits
     from fco_cli.federation.policy import POLICY_FILE, write_policy
     from fco_cli.federation.site.audit import AUDIT_FILE
@@ -142,13 +147,28 @@ def join(arguments: argparse.Namespace, home: Path) -> None:
     }
     joined = kits.kit_path(home, name).exists()
     kit = kits.install_kit(signed, name, home, arguments.fingerprint)
-    write_policy(home / POLICY_FILE, arguments.policy, joined, arguments.fingerprint)
+    write_policy(
+        home / POLICY_FILE, arguments.policy, joined, arguments.fingerprint,
+        coordinator=arguments.coordinator, peers=_peers_of(arguments.peer), keep_numbers=arguments.keep_numbers,
+    )  # fmt: skip
     site = kits.load_site(settings)  # read now, so that errors in the file are reported here
     kits.restrict(kit, False, home, settings)
     rows, features = site.file.data.x.shape
+    for finding in find_doubts(site.file.data, censored=arguments.event is not None):
+        print_line(f"warning: {finding.text}")
     print_line(f"{name}: {rows} rows, {features} features; policy {home / 'site.yaml'}, audit {home / AUDIT_FILE}")
+    print_line(f"certificate of {name}, which other sites can pin (join --peer): SHA256:{kits.certificate_of(kit)}")
     print_line("joining; leave this running (docs/federation.md has a systemd unit). Next: the analyst's fco-run")
     kits.start(kit, "client", f"uid={name}", f"org={name.replace('-', '_')}")
+
+
+def _peers_of(pairs: list[str]) -> dict[str, str | None]:
+    """Return the fingerprints of the peers' certificates by name; None for a name without one."""
+    peers = {}
+    for pair in pairs:
+        name, _, fingerprint = pair.partition("=")
+        peers[name] = fingerprint or None
+    return peers
 
 
 def audit(arguments: argparse.Namespace, home: Path) -> None:
@@ -166,7 +186,8 @@ def audit(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="fco-federate", description=__doc__)
+    about = f"{__doc__} @FILE reads further arguments, one per line."
+    parser = Parser(prog="fco-federate", description=about, fromfile_prefix_chars="@")
     parser.add_argument(
         "--home", type=Path, help="this party's folder; default: fco/federation in the user's data folder"
     )
@@ -204,6 +225,17 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--policy", choices=("strict", "research", "demo"),
         help="policy that is written to site.yaml when the site joins first, and never rewritten; default: strict",
+    )  # fmt: skip
+    one.add_argument(
+        "--coordinator", metavar="SHA256:...", help="pin the server's certificate (site.yaml: coordinator)"
+    )
+    one.add_argument(
+        "--peer", action="append", default=[], metavar="NAME[=SHA256:...]",
+        help="a site of masked sums, and its certificate; others are then refused (site.yaml: peers); repeatable",
+    )  # fmt: skip
+    one.add_argument(
+        "--keep-numbers", action="append", default=[], metavar="COLUMN",
+        help="column of whole numbers that is a measurement, although it looks like record numbers; repeatable",
     )  # fmt: skip
     add_columns(one)
     one.set_defaults(command=join)

@@ -76,14 +76,14 @@ def reproduce(options: argparse.Namespace) -> None:
 
 def on_demand() -> tuple[str, ...]:
     """Return prefixes of experiments that run only on request: long ones, and those on the user's data."""
-    from fco_cli.studies.leaderboard import LEADERBOARD
+    from fco_cli.studies.leaderboard import Leaderboard
     from fco_cli.studies.yuan2021 import SEARCH
 
-    return SEARCH, LEADERBOARD, "path"
+    return SEARCH, *Leaderboard.experiments, "path", "glm"
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    from fco_cli.studies.leaderboard import LEADERBOARD
+    from fco_cli.studies.leaderboard import Leaderboard
 
     known = options_of("experiment")
     parser = Parser(prog="fco-reproduce", description=__doc__)
@@ -105,7 +105,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         if name not in known:
             exit_with_message("fco-reproduce", 2, f"{name}: no such experiment; the experiments are {', '.join(known)}")
     if options.leaderboard:
-        options.experiments += [name for name in known if name.startswith(LEADERBOARD)]
+        options.experiments += [name for name in known if name.startswith(Leaderboard.experiments)]
     if not options.experiments:
         options.experiments = [name for name in known if not name.startswith(on_demand())]
         if options.profile == "quick":

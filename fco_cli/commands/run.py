@@ -16,7 +16,7 @@ from fco_cli.commands.shell import (
     table_console,
 )
 from fco_cli.commands.theory import print_theory
-from fco_cli.errors import UserError
+from fco_cli.errors import NotConverged, UserError
 from fco_cli.help import help_text
 
 if TYPE_CHECKING:
@@ -61,7 +61,10 @@ def run(config: DictConfig) -> float:
         if config.dry_run:
             print(plan_of([JobConfig(config)], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
             return math.nan
-    return _print_and_value(kind.execute(config))
+    finished = kind.execute(config)
+    value = _print_and_value(finished)
+    _require_converged([finished])
+    return value
 
 
 def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
@@ -70,7 +73,13 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
     from fco_cli.experiments import are_stackable, distinct_configs, execute_each, execute_stacks, plan_of
 
     if not are_stackable(jobs):
-        return [_print_and_value(finished) for finished in execute_each(jobs)]
+        values: list[float | Exception] = []
+        all_finished = []
+        for finished in execute_each(jobs):
+            values.append(_print_and_value(finished))
+            all_finished.append(finished)
+        _require_converged(all_finished)
+        return values
     dry_runs = {config.dry_run for config in distinct_configs(jobs)}
     if len(dry_runs) > 1:
         raise UserError("dry_run: got several values, must be true or false")
@@ -127,11 +136,21 @@ def _require_single_run(config: DictConfig) -> None:
 
 def _print_and_value(finished: Finished) -> float:
     """Print the summary of an experiment and return its value."""
-    from fco_cli.experiments import PATH, RUN, THEORY
+    from fco_cli.experiments import GLM, PATH, RUN, THEORY
 
-    printers = {RUN: _print_run, PATH: _print_path, THEORY: print_theory}
+    printers = {RUN: _print_run, PATH: _print_path, GLM: _print_glm, THEORY: print_theory}
     printers[finished.kind](finished)
     return finished.value
+
+
+def _require_converged(all_finished: list[Finished]) -> None:
+    """Raise NotConverged if a selected model of a path has not reached its tolerance."""
+    folders = [finished.folder for finished in all_finished if finished.result.get("refits_not_converged")]
+    if folders:
+        raise NotConverged(
+            f"a selected model has not converged to hparams.tolerance; raise hparams.most_rounds or hparams.tolerance "
+            f"(record: {', '.join(map(str, folders))})"
+        )
 
 
 def _print_run(finished: Finished) -> None:
@@ -152,6 +171,14 @@ def _print_path(finished: Finished) -> None:
     print_line(f"next: fco-report {finished.report_folder}")
     if (finished.folder / "1se" / "linear_model.json").exists():
         print_line(f"next: fco-predict {finished.folder / '1se'} NEW.csv")
+
+
+def _print_glm(finished: Finished) -> None:
+    from fco_cli.inference.result import summary_lines
+
+    for line in summary_lines(finished.result):
+        print_line(line)
+    print_line(f"record: {finished.folder}")
 
 
 if __name__ == "__main__":

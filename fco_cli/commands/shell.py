@@ -71,7 +71,7 @@ def run_hydra(
 
         from fco_cli import theory
         from fco_cli.config import register
-        from fco_cli.config.compose import attribute_errors_to_overrides, check_overrides, quote_condition
+        from fco_cli.config.compose import attribute_errors_to_overrides, check_overrides, quote_texts
         from fco_cli.plugins import load_plugins
 
         started: list[bool] = []  # not empty once the configuration is composed and the job has started
@@ -90,7 +90,7 @@ def run_hydra(
         guarded.expect = expect  # type: ignore[attr-defined]  # likewise
         # argparse needs flags first
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
-        sys.argv[1:] = map(quote_condition, sys.argv[1:])
+        sys.argv[1:] = map(quote_texts, sys.argv[1:])
         patch_argparse(_refuse_flag)
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing
         sys.argv[1:] = load_plugins(sys.argv[1:])
@@ -303,13 +303,30 @@ def add_columns(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     tables.add_argument(
         "--split", default="split", metavar="COLUMN", help="train, val or test; optional (default: %(default)s)"
     )
-    for option, meaning in (("drop", "column to ignore"), ("categorical", "categories that are written as numbers")):
+    for option, meaning in (
+        ("drop", "column to ignore"),
+        ("categorical", "categories, or classes of the label, that are written as numbers"),
+    ):
         tables.add_argument(
             f"--{option}", default=[], action="append", metavar="COLUMN", help=f"{meaning}; may be repeated"
         )
+    tables.add_argument(
+        "--patient", metavar="COLUMN", help="patient of each row; rows of one patient stay together in splits and folds"
+    )
+    cells = command.add_argument_group("cells and names of a table")
     missing = "additional missing-value marker: a text, a number, or chol:0 for one column; may be repeated"
-    tables.add_argument("--missing", default=[], action="append", metavar="WORD", help=missing)
-    tables.add_argument("--names", default="", metavar="A,B,...", help="column names of a table without a header")
+    cells.add_argument("--missing", default=[], action="append", metavar="WORD", help=missing)
+    cells.add_argument(
+        "--decimal", metavar="MARK", help="decimal separator, . or , (default: recognized in every column)"
+    )
+    derive = "column from two dates: 'age=years_between(birth, admission)', or days_between; may be repeated"
+    cells.add_argument("--derive", default=[], action="append", metavar="RULE", help=derive)
+    rename = "new name of a column, old=new, or of a text in a column, sex:M=male; may be repeated"
+    cells.add_argument("--map", default=[], action="append", metavar="RULE", help=rename)
+    cells.add_argument(
+        "--fold-case", action="store_true", help="names of clients, categories and classes are equal in any case"
+    )
+    cells.add_argument("--names", default="", metavar="A,B,...", help="column names of a table without a header")
     return tables
 
 
@@ -320,4 +337,7 @@ def columns_of(options: argparse.Namespace) -> Columns:
     lists = (tuple(options.drop), tuple(options.categorical), tuple(options.missing))
     names = tuple(name.strip() for name in options.names.split(",")) if options.names else ()
     client, weights = getattr(options, "client", "client"), getattr(options, "weights", None)
-    return Columns(options.label, client, options.split, weights, *lists, names, event=options.event)
+    return Columns(
+        options.label, client, options.split, weights, *lists, names, event=options.event, patient=options.patient,
+        decimal=options.decimal, derive=tuple(options.derive), map=tuple(options.map), fold_case=options.fold_case,
+    )  # fmt: skip

@@ -75,8 +75,10 @@ def path_table(result: dict[str, Any]) -> Table:
 
 
 def path_lines(result: dict[str, Any]) -> list[str]:
-    """Return the remarks on a path: test metrics, convergence and stable features."""
+    """Return the remarks on a path: its method, test metrics, convergence and stable features."""
     lines = []
+    if "method" in result:  # older records lack the key
+        lines.append(f"path: {result['method']} ({result['reason']}); {result['rounds']} rounds")
     for name, one in result["chosen"].items():
         if one["test"]:
             numbers = ", ".join(f"{key} {value:.4g}" for key, value in one["test"].items() if value is not None)

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONDITION = re.compile(r"(task\.label)=([^'\"\[,]*[<>=!][^'\"\[,]*)")
+COLUMN_KEYS = ("label", "event", "client", "split", "weights", "patient", "decimal")  # of task=custom: a text
+COLUMN_LISTS = ("drop", "categorical", "missing", "names", "derive", "map")  # of task=custom: a list of texts
+TEXTS = re.compile(rf"(task\.(?:{'|'.join(COLUMN_KEYS)}))=(.+)")
+LISTS = re.compile(rf"(task\.(?:{'|'.join(COLUMN_LISTS)}))=\[(.*)\]")
+ELEMENT = re.compile(r"""\s*('[^']*'|"[^"]*"|[^,'"(]*(?:\([^)]*\))?[^,'"]*)\s*(?:,|$)""")
+QUOTES = ("'", '"')
 OPTIONAL_GROUPS = ("experiment", "hparams/grid")
 
 
@@ -64,10 +70,38 @@ def attribute_errors_to_overrides(started: list[bool], where: str) -> Iterator[N
         raise UserError(f"{where}: {type(problem).__name__}: {one_line(problem)}") from problem
 
 
-def quote_condition(override: str) -> str:
-    """Return an override with quotes around the condition of task.label, since Hydra's grammar has no < and >."""
-    condition = CONDITION.fullmatch(override)
-    return f"{condition[1]}='{condition[2]}'" if condition else override
+def quote_texts(override: str) -> str:
+    """Return an override with quotes around column names and conditions, which need not follow Hydra's grammar.
+
+    `task.client=subject#`, `task.label=num>0` and `task.drop=[heart rate,a/b (%)]` need no quotes of their own.
+    """
+    if condition := CONDITION.fullmatch(override):
+        return f"{condition[1]}={_quoted(condition[2])}"
+    text, texts = TEXTS.fullmatch(override), LISTS.fullmatch(override)
+    if (text or texts) and not _is_parseable(override):
+        if text and _is_parseable(quoted := f"{text[1]}={_quoted(text[2])}"):
+            return quoted
+        if texts:
+            elements = [match[1].strip() for match in ELEMENT.finditer(texts[2]) if match[0]]
+            quoted = f"{texts[1]}=[{','.join(one if one[:1] in QUOTES else _quoted(one) for one in elements)}]"
+            return quoted if _is_parseable(quoted) else override
+    return override
+
+
+def _quoted(text: str) -> str:
+    mark = '"' if "'" in text else "'"
+    return f"{mark}{text}{mark}"
+
+
+def _is_parseable(override: str) -> bool:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        OverridesParser.create().parse_override(override)
+    except HydraException:
+        return False
+    return True
 
 
 def check_overrides(overrides: list[str]) -> None:

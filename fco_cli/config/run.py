@@ -18,7 +18,7 @@ from fco_cli.algorithms.transforms import Transform
 from fco_cli.client_rate import relative
 from fco_cli.code_digest import Definition
 from fco_cli.config.identity import Identity, check_code, identity_of
-from fco_cli.config.schemas import Experiment, PathSettings, RunConfig
+from fco_cli.config.schemas import Experiment, GlmSettings, PathSettings, RunConfig
 from fco_cli.errors import no_such_key, require
 from fco_cli.federation.settings import Federation
 from fco_cli.files import as_yaml
@@ -77,7 +77,7 @@ class Run:
             name, own = parts[key].name, type(parts[key]).name
             require(name == own, f"{key}.name", name, f"{own}, as set by {key}={own}; use {key}=... to choose another")
         parts["task"].model = parts.pop("model")
-        parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"], parts["transform"].protects_rows)
+        parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"], parts["transform"])
         run = cls(
             **parts,
             seed=config.seed,
@@ -169,6 +169,8 @@ class Run:
         if self.method.transform.protects_rows and "client_lr" in self.algo.uses:
             allowed = f"a number > 0: L would disclose rows that transform={self.transform.name} hides"
             require(relative(rate) is None, "hparams.client_lr", rate, allowed)
+        noise, allowed = self.task.preparation_noise, "null unless transform=row_clip_noise, whose epsilon includes it"
+        require(noise is None or self.method.transform.protects_rows, "task.moments_noise", noise, allowed)
         if self.federation.is_remote:
             require(model.name == "auto", "model", model.name, "auto with federation=flare: sites fit linear models")
             allowed = "[] with federation=flare: sites execute installed code only; install the plug-in at every site"
@@ -207,6 +209,8 @@ class Run:
             allowed = f"at most {available}, the task's clients"
             require(sampled <= available, "hparams.clients_per_round", sampled, allowed)
             self.algo.check_participation(sampled, available)
+            allowed = f"at most {sampled}, the clients of a round"
+            require(self.transform.shares <= sampled, "transform.noise_shares", self.transform.shares, allowed)
 
     @property
     def method(self) -> Algorithm:
@@ -264,11 +268,8 @@ class Run:
             numbers = [f"{key} {value:g}" for key, value in asdict(self.transform).items() if key != "name"]
             parts.append(f"transform {self.transform.name} {', '.join(numbers)}")
         parts += [f"{key} {getattr(self.algo, key):g}" for key in self.algo.varying_options()]
-        parts += [
-            f"{key} {_format_rate(getattr(self.hparams, key))}"
-            for key in ("client_lr", "server_lr")
-            if key in self.algo.uses
-        ]
+        rates = [key for key in ("client_lr", "server_lr") if key in self.algo.uses]
+        parts += [f"{key} {_format_rate(getattr(self.hparams, key))}" for key in rates]
         return ", ".join([*parts, f"seed {self.seed}"])
 
 
@@ -298,6 +299,12 @@ class PathRun(Run):
         return {"path": asdict(self.path)}
 
     @property
+    def folder(self) -> Path:
+        """Folder of the record, below that of the requested method; `auto` if the data determine it."""
+        name = self.path.algo if self.path.algo != "auto" or self.algo.name == "fista" else self.algo.name
+        return self.output_dir / self.task.name / name / self.run_id
+
+    @property
     def selected_parameter(self) -> str:
         return "strength" if hasattr(self.regularizer, "strength") else "radius"
 
@@ -311,9 +318,40 @@ class PathRun(Run):
         require(not self.transform.protects_rows, "transform", self.transform.name, allowed)
 
 
+@dataclass
+class GlmRun(Run):
+    """Configuration of experiment=glm, which estimates coefficients with standard errors."""
+
+    glm: GlmSettings
+
+    execution: ClassVar[Definition] = ("fco_cli.inference.record", "run_glm")
+
+    @classmethod
+    def _own_settings(cls, config: DictConfig) -> dict[str, Any]:
+        is_valid = OmegaConf.get_type(config, "glm") is GlmSettings
+        require(is_valid, "glm", config.glm, "null: experiment=glm brings it")
+        return {"glm": _typed(config, "glm")}
+
+    def own_identity(self) -> dict[str, Any]:
+        return {"glm": asdict(self.glm)}
+
+    @property
+    def folder(self) -> Path:
+        return self.output_dir / self.task.name / self.run_id
+
+    def check_combinations(self) -> None:
+        super().check_combinations()
+        require(self.task.model.convex, "model", self.task.model.name, "linear with experiment=glm")
+        require(not self.is_remote, "federation", self.federation.name, "none with experiment=glm")
+        require(self.transform.name == "none", "transform", self.transform.name, "none with experiment=glm")
+        allowed = "examples with experiment=glm: the likelihood counts every row once"
+        require(self.hparams.weighting == "examples", "hparams.weighting", self.hparams.weighting, allowed)
+        require(self.hparams.dtype == "float64", "hparams.dtype", self.hparams.dtype, "float64 with experiment=glm")
+
+
 def kind_of(config: DictConfig) -> str:
     """Return the kind of experiment that a configuration describes: run, or the key that replaces the run."""
-    return next((kind for kind in ("theory", "path") if config[kind] is not None), "run")
+    return next((kind for kind in ("theory", "path", "glm") if config[kind] is not None), "run")
 
 
 def replace_numbers(config: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:

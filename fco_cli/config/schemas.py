@@ -33,6 +33,7 @@ from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 FILE_NAME = "a file name of letters, digits, _, - and ., not starting with ."
 LARGEST_SCALE = 100
 MAX_PATH_MODELS = 10_000  # models
+GLM_METHODS, GLM_COVARIANCES = ("auto", "wald", "debiased"), ("model", "hc0", "hc1", "cluster")
 
 
 def is_file_name(name: str) -> bool:
@@ -124,6 +125,7 @@ class RunConfig:
     experiment: Experiment | None = None
     theory: Any = None  # settings of experiment=theory (fco_cli/theory), which replaces the run
     path: Any = None  # settings of experiment=path, which replaces the run
+    glm: Any = None  # settings of experiment=glm, which replaces the run
     profile: Profile = field(default_factory=Profile)
 
 
@@ -137,6 +139,7 @@ def register() -> None:
         Plugins.instance().register(plugin)
     store_schema("hparams", lambda: Hparams)
     store_schema("path", lambda: PathSettings)
+    store_schema("glm", lambda: GlmSettings)
     for group, kinds in families().items():
         for name, kind in kinds.items():
             store_schema(f"{group}/{name}", lambda kind=kind: kind)  # type: ignore[misc]
@@ -219,7 +222,8 @@ class PathSettings:
     largest: float | None = None  # null: the smallest strength with a null model; for a ball the largest active radius
     folds: int = 10  # of the cross-validation
     by: str = "rows"  # unit that a fold holds out: rows of every client, clients, each_client (one at a time)
-    tolerance: float = 1e-4  # on the relative KKT residual along the path; chosen models have hparams.tolerance
+    tolerance: float | None = None  # on the relative KKT residual along the path; null: depends on the method
+    algo: str = "auto"  # method; auto: the cheapest exact one, or that of algo=... if it is not fista
     subsamples: int = 0  # number of complementary pairs of halves in stability selection
     threshold: float = 0.75  # selection frequency at or above which a feature is stable
     errors: float = 1.0  # bound on the expected number of false selections, which limits the part of the path used
@@ -228,10 +232,29 @@ class PathSettings:
         for key, least in (("strengths", 2), ("folds", 2), ("subsamples", 0)):
             allowed = f"a whole number from {least} to {MAX_PATH_MODELS}"
             require(least <= getattr(self, key) <= MAX_PATH_MODELS, f"path.{key}", getattr(self, key), allowed)
-        for key in ("ratio", "tolerance"):
-            require(0 < getattr(self, key) < 1, f"path.{key}", getattr(self, key), "above 0, below 1")
+        require(0 < self.ratio < 1, "path.ratio", self.ratio, "above 0, below 1")
+        is_valid = self.tolerance is None or 0 < self.tolerance < 1
+        require(is_valid, "path.tolerance", self.tolerance, "null, or above 0 and below 1")
         require(0.5 < self.threshold <= 1, "path.threshold", self.threshold, "above 0.5, at most 1")
         require(0 < self.errors < math.inf, "path.errors", self.errors, "a number > 0")
         require(self.by in FOLD_UNITS, "path.by", self.by, "one of " + ", ".join(FOLD_UNITS))
         is_valid = self.largest is None or 0 < self.largest < math.inf
         require(is_valid, "path.largest", self.largest, "null or a number > 0")
+
+
+@dataclass
+class GlmSettings:
+    """Settings of experiment=glm."""
+
+    method: str = "auto"  # wald: maximum likelihood; debiased: after the lasso; auto: by the regularizer
+    covariance: str = "model"  # of the printed table: model, hc0, hc1 or cluster (by client); the record has all
+    level: float = 0.95  # of the intervals
+    drop: list[str] = field(default_factory=list)  # features or columns that are left out
+    exposure: str | None = None  # column whose logarithm is added to the scores of counts
+    meta: bool = True  # add the clients' own fits and their meta-analysis
+
+    def __post_init__(self) -> None:
+        require(self.method in GLM_METHODS, "glm.method", self.method, "one of " + ", ".join(GLM_METHODS))
+        allowed = "one of " + ", ".join(GLM_COVARIANCES)
+        require(self.covariance in GLM_COVARIANCES, "glm.covariance", self.covariance, allowed)
+        require(0 < self.level < 1, "glm.level", self.level, "above 0, below 1")

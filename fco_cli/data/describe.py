@@ -15,7 +15,7 @@ import numpy as np
 from fco_cli.data.format import FederatedData, format_list, shown
 from fco_cli.data.preparation import Recipe, prepared
 from fco_cli.data.readers.cells import category_name
-from fco_cli.data.readers.tables import RawTable
+from fco_cli.data.readers.raw_table import RawTable
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.statistics import Moments, aggregated_moments
 from fco_cli.files import as_csv, write_atomically

@@ -5,6 +5,7 @@
     client    [N]     the client of each row: names or whole numbers
     split     [N]     optional: train, val or test
     weights   [N]     optional: sample weights, >= 0
+    patient   [N]     optional: names or whole numbers; rows of one patient stay together in splits and folds
     features  [d]     optional: feature names
     classes   [C]     optional: class names
     categories, category_of  [K]  optional: category names, and the index (from 0) of the feature of each category;
@@ -37,8 +38,12 @@ from fco_cli.problem.data import ClientData, Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 
-REQUIRED, OPTIONAL = ("x", "y", "client"), ("split", "weights", "features", "classes", "categories", "category_of")
-ROW_ARRAYS, TEXT_ARRAYS = ("y", "client", "split", "weights"), ("client", "split", "features", "classes", "categories")
+REQUIRED, OPTIONAL = (
+    ("x", "y", "client"),
+    ("split", "weights", "patient", "features", "classes", "categories", "category_of"),
+)
+ROW_ARRAYS = ("y", "client", "split", "weights", "patient")
+TEXT_ARRAYS = ("client", "split", "patient", "features", "classes", "categories")
 UNASSIGNED = "all"  # the client of rows that are not assigned to clients yet
 SPLITS = ("train", "val", "test")
 MAX_NAME_LENGTH = 1000  # characters; a text array stores every name in the width of the longest
@@ -71,6 +76,7 @@ class FederatedData:
     weights: Array | None = None
     categories: Array | None = None
     category_of: Array | None = None
+    patient: Array | None = None  # strings
 
     @cached_property
     def clients(self) -> Array:
@@ -122,12 +128,14 @@ class FederatedData:
         _, member, sizes = np.unique(self.client, return_inverse=True, return_counts=True)
         start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         x, y, weights = self.x, self.y, self.weights
+        groups = None if self.patient is None else np.unique(self.patient, return_inverse=True)[1]
         if (np.diff(member) < 0).any():
             order = np.argsort(member, kind="stable")
             x, y, weights = x[order], y[order], None if weights is None else weights[order]
+            groups = None if groups is None else groups[order]
         weights = None if weights is None else self._cast(weights, dtype)
         rows = as_sparse_rows(x, self._cast(x.data, dtype)) if is_sparse(x) else self._cast(x, dtype)
-        return ClientData(rows, self._cast(y, dtype), start, weights)
+        return ClientData(rows, self._cast(y, dtype), start, weights, groups=groups)
 
     def training_index(self, training: Array, held_out: Array) -> Array:
         """Return, for every client with held-out rows, its index among the training clients, or -1.

@@ -14,6 +14,7 @@ from functools import reduce
 import msgspec
 import numpy as np
 
+from fco_cli.data.exact_sums import category_names, column_sums, exact_sum, sum_summary
 from fco_cli.data.format import Features, FederatedData, check_unique, first_row, format_list, shown
 from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.source import Columns
@@ -76,6 +77,8 @@ class Preparation:
     @property
     def features(self) -> list[str]:
         """Names of the prepared features."""
+        if not self.categories and not self.flagged:
+            return list(self.columns)
         names, flagged = [], set(self.flagged)
         for column in self.columns:
             encoding = self.categories.get(column)
@@ -265,15 +268,18 @@ def _check_finite(total: Summary) -> None:
 
 
 def start_median_search(total: Summary) -> MedianSearch:
-    """Return the initial state of the median search; columns without numbers get the interval [0, 0]."""
-    has_numbers = total.moments.count > 0
+    """Return the initial state of the median search; columns without finite numbers get the interval [0, 0]."""
+    has_numbers = (total.moments.count > 0) & np.isfinite(total.low) & np.isfinite(total.high)
     low, high = np.where(has_numbers, total.low, 0.0), np.where(has_numbers, total.high, 0.0)
     return MedianSearch(total.moments.count, low, high)
 
 
-def prepared(data: FederatedData, recipe: Recipe) -> Preparation:
-    """Compute the preparation in one process, one client at a time."""
-    total = check_summary(reduce(Summary.merge, (Summary.of(name, table) for name, table in data.by_client())))
+def prepared(data: FederatedData, recipe: Recipe, exact: bool = False) -> Preparation:
+    """Compute the preparation in one process, one client at a time; `exact`: from exact sums over the clients."""
+    if exact:
+        total = _exact_summary(data)
+    else:
+        total = check_summary(reduce(Summary.merge, (Summary.of(name, table) for name, table in data.by_client())))
     if recipe.fill != "median":
         return agree(total, recipe)
     search = start_median_search(total)
@@ -281,3 +287,12 @@ def prepared(data: FederatedData, recipe: Recipe) -> Preparation:
         edges = search.edges
         search = search.narrowed(count_up_to_edges(table.x, edges) for _, table in data.by_client())
     return agree(total, recipe, search.high)
+
+
+def _exact_summary(data: FederatedData) -> Summary:
+    names = category_names(table for _, table in data.by_client())
+    first = next(name for name, _ in data.by_client())
+    return sum_summary(
+        data.feature_names, first, len(data.y), names,
+        lambda center, cells: exact_sum(column_sums(table, center, cells) for _, table in data.by_client()),
+    )  # fmt: skip

@@ -163,8 +163,19 @@ class Holdout:
             for client, client_rows in zip(clients.tolist(), np.split(rows, starts[1:]), strict=True):
                 count = min(max(1, round(self.fraction * len(client_rows))), len(client_rows) - 1)
                 random = generator(seed, VALIDATION, 2 + 2 * (first + client) + offset)
-                held_out[random.permutation(client_rows)[:count]] = True
+                patients = None if data.patient is None else data.patient[client_rows]
+                held_out[_draw_rows(random, client_rows, patients, count)] = True
         return held_out
+
+
+def _draw_rows(random: np.random.Generator, rows: Array, patients: Array | None, count: int) -> Array:
+    """Draw `count` of the rows; with patients, whole patients with at most about `count` rows, but not all of them."""
+    if patients is None:
+        return random.permutation(rows)[:count]
+    _, member, sizes = np.unique(patients, return_inverse=True, return_counts=True)
+    order = random.permutation(len(sizes))[:-1]  # one patient is left
+    before = np.cumsum(sizes[order]) - sizes[order]
+    return rows[np.isin(member, order[before < count])]
 
 
 def split(data: FederatedData, validation: Holdout, test: Holdout, seed: int, first: int = 0) -> Parts:

@@ -100,7 +100,9 @@ class MedianSearch:
         """Return the search after one more exchange, given the counts [d, MEDIAN_BINS] of every client."""
         total = sum(answers, np.zeros((len(self.low), MEDIAN_BINS), np.int64))
         edges, columns = self.edges, np.arange(len(self.low))
-        first = np.argmax(total >= (self.count[:, None] + 1) // 2, axis=1)  # 0 for a column without values
+        reached = total >= (self.count[:, None] + 1) // 2
+        reached[:, -1] = True  # sites may hide small counts
+        first = np.argmax(reached, axis=1)  # 0 for a column without values
         low = np.where(first > 0, edges[columns, first - 1], self.low)
         return MedianSearch(self.count, low, edges[columns, first], self.done + 1)
 
@@ -118,6 +120,19 @@ def count_up_to_edges(x: Array, edges: Array) -> Array:
     return counts
 
 
+def category_counts(table: Features) -> dict[str, dict[str, int]]:
+    """Return the number of rows of each category, by categorical column; categories without rows are left out."""
+    categories: dict[str, dict[str, int]] = {}
+    for feature, levels in table.levels.items():
+        codes = table.x[:, feature]
+        counts = np.bincount(codes[~np.isnan(codes)].astype(np.int64), minlength=len(levels)).tolist()
+        own = categories[table.names[feature]] = {}
+        for name, n in zip(levels, counts, strict=True):
+            if n:  # several levels may have one name: rare ones are merged at a site
+                own[name] = own.get(name, 0) + n
+    return categories
+
+
 @dataclass(frozen=True)
 class Summary:
     """Summary of the rows of one client or, after merging, of several; `client` is the first of them."""
@@ -133,12 +148,7 @@ class Summary:
     @classmethod
     def of(cls, client: str, table: Features) -> Summary:
         """Compute the summary of one client."""
-        x = table.x
-        categories = {}
-        for feature, levels in table.levels.items():
-            codes = x[:, feature]
-            counts = np.bincount(codes[~np.isnan(codes)].astype(np.int64), minlength=len(levels)).tolist()
-            categories[table.names[feature]] = {name: n for name, n in zip(levels, counts, strict=True) if n}
+        x, categories = table.x, category_counts(table)
         if categories:
             x = np.array(x, dtype=float)
             x[:, list(table.levels)] = np.nan
@@ -166,6 +176,8 @@ class Summary:
     @property
     def present(self) -> Array:
         """Number of rows with a number or a category in each column [d]."""
+        if not self.categories:
+            return self.moments.count
         counts = [sum(self.categories.get(column, {}).values()) for column in self.columns]
         return self.moments.count + np.array(counts)
 

@@ -31,7 +31,8 @@ from fco_cli.config import Run
 from fco_cli.errors import UserError, as_python_errors
 from fco_cli.estimators.rows import InMemory, make_task
 from fco_cli.federation.settings import NoFederation
-from fco_cli.path.solve import Solutions, solve
+from fco_cli.path.method import DEFAULT, solve
+from fco_cli.path.solve import Solutions
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic, Loss, Softmax, all_losses
 from fco_cli.problem.mirror_maps import Euclidean
@@ -58,7 +59,7 @@ class FederatedLinear(BaseEstimator):
     """
 
     _: KW_ONLY
-    algo: str = "fista"
+    algo: str = AUTO
     weighting: str = "uniform"
     client_lr: float | str = AUTO
     tol: float = 1e-8
@@ -81,9 +82,10 @@ class FederatedLinear(BaseEstimator):
     def _run(self, task: InMemory) -> Run:
         """Return the run that fits the task."""
         known, params = all_algorithms(), self._python_params
-        if self.algo not in known or not known[self.algo].federated:
-            allowed = ", ".join(name for name, kind in known.items() if kind.federated)
-            raise UserError(f"algo: got {self.algo!r}, must be one of {allowed}")
+        name = DEFAULT if self.algo == AUTO else self.algo
+        if name not in known or not known[name].federated:
+            allowed = ", ".join(key for key, kind in known.items() if kind.federated)
+            raise UserError(f"algo: got {self.algo!r}, must be one of {AUTO}, {allowed}")
         rows = int(task.task_data.training.sizes.max())
         hparams = Hparams(
             client_lr=params.client_lr, server_lr=1.0, rounds=AUTO, clients_per_round=ALL, batch_size=rows,
@@ -91,7 +93,7 @@ class FederatedLinear(BaseEstimator):
         )  # fmt: skip
         seed = int(check_random_state(self.random_state).randint(2**31)) if self.random_state is not None else 0
         psi, mirror = task.units.regularizer(self._regularizer()), Euclidean()
-        algo = known[self.algo]()  # type: ignore[call-arg]
+        algo = known[name]()  # type: ignore[call-arg]
         algo.check_pair(psi, mirror)
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
@@ -122,7 +124,7 @@ class FederatedLinear(BaseEstimator):
     def _solve(self, task: InMemory) -> Solutions:
         """Solve the task and return the solution in the units of the data."""
         run = self._run(task)
-        return self._in_data_units(task, solve(run, task.task_data, [run.regularizer], self.tol))
+        return self._in_data_units(task, solve(run, task.task_data, [run.regularizer], self.tol, algo=self.algo))
 
     def _in_data_units(self, task: InMemory, solutions: Solutions) -> Solutions:
         """Return the solution in the units of the data; warn if it has not converged."""

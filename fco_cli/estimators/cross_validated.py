@@ -55,7 +55,7 @@ class CrossValidated(FederatedLinear):
             raise UserError(f"cv: got {folds} folds, must be at most n_samples={len(task.order)}")
         try:
             strengths, ratio = self._python_params.n_strengths, self._python_params.ratio
-            settings = PathSettings(strengths=strengths, ratio=ratio, folds=folds, by=self.by)
+            settings = PathSettings(strengths=strengths, ratio=ratio, folds=folds, by=self.by, algo=self.algo)
             selection = select(self._run(task), settings, lambda: None, deal)
         except UserError as problem:
             raise UserError(
@@ -114,8 +114,8 @@ class FederatedLassoCV(RegressionCV):
     choice : {"min", "1se"}, default="min"
         Rule that selects the strength: the smallest cross-validated loss, or the largest strength within one
         standard error of it.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"
@@ -182,8 +182,8 @@ class FederatedElasticNetCV(RegressionCV):
     choice : {"min", "1se"}, default="min"
         Rule that selects the strength: the smallest cross-validated loss, or the largest strength within one
         standard error of it.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"
@@ -251,8 +251,8 @@ class FederatedLowRankRegressionCV(RegressionCV):
     choice : {"min", "1se"}, default="min"
         Rule that selects the strength: the smallest cross-validated loss, or the largest strength within one
         standard error of it.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"
@@ -317,8 +317,8 @@ class FederatedLogisticRegressionCV(ClassificationCV):
     choice : {"min", "1se"}, default="min"
         Rule that selects the strength: the smallest cross-validated loss, or the largest strength within one
         standard error of it.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"

@@ -37,8 +37,8 @@ class FederatedRegressor(Regression):
         Name of the regularizer, such as "l1_ball" (the table of the README lists all names).
     regularizer_options : dict, default=None
         Parameters of the regularizer, such as {"radius": 2}.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"
@@ -93,8 +93,8 @@ class FederatedLasso(Regression):
     ----------
     strength : float, default=0.1
         Factor of the penalty, at least 0.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"
@@ -148,8 +148,8 @@ class FederatedElasticNet(Regression):
         Factor of the l1 penalty, at least 0.
     l2_strength : float, default=0.1
         Factor of the squared l2 penalty, at least 0.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"
@@ -205,8 +205,8 @@ class FederatedLowRankRegression(Regression):
     shape : tuple of (int, int), default=None
         Rows and columns of the matrix that a row of X holds, flattened in C order. Their product must be
         `n_features`. By default the matrix has one row.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"
@@ -269,8 +269,8 @@ class FederatedClassifier(Classification):
         Name of the regularizer, such as "l1_ball" (the table of the README lists all names).
     regularizer_options : dict, default=None
         Parameters of the regularizer, such as {"radius": 2}.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"
@@ -326,8 +326,8 @@ class FederatedLogisticRegression(Classification):
     ----------
     strength : float, default=0.01
         Factor of the penalty, at least 0.
-    algo : str, default="fista"
-        Name of a federated algorithm. The default needs no learning rate.
+    algo : str, default="auto"
+        Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
     weighting : {"uniform", "examples"}, default="uniform"
         Weights of the clients in the objective: equal, or proportional to their numbers of rows.
     client_lr : float or str, default="auto"

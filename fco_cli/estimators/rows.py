@@ -23,6 +23,7 @@ from fco_cli.problem.losses import Loss, Squared
 from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import Regularizer
+from fco_cli.problem.regularizers.base import stack_scalar_form
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.penalties import (
     L1,
@@ -69,6 +70,10 @@ class ScaledElasticNet(ElasticNet):
 
     def curvature(self, numbers: Numbers, each: Array) -> Array:
         return numbers["l2_strength"][0] * each**2
+
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array:
+        a, b = np.outer(numbers["strength"], per_weight), np.outer(numbers["l2_strength"], per_weight**2)
+        return stack_scalar_form(a, b)
 
     @staticmethod
     @kernel

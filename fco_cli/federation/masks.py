@@ -3,17 +3,18 @@
 In every session, each site draws an X25519 key and signs it with the key of its certificate; the other sites verify the
 signature and that the federation's authority issued the certificate. The keys fix the group of the session. For every
 masked request, each site offers a fresh key of its pairwise masks and shares of its secrets (`sharing.py`); an offer is
-used once. Masks depend on all bytes of the request, so they do not cancel if two sites receive different requests.
+used once. Masks depend on all bytes of the request, so they do not cancel if two sites receive different requests; the
+sites' channels depend on the whole key exchange, so offers are unreadable if two sites received different ones.
 
-A site opens each request for one set of survivors, of at least `threshold` sites: it discloses shares of the survivors'
-self-masks and of the other sites' pairwise keys, never both of one site.
+If fewer sites than the group are needed, a site opens each request for one set of survivors, of at least `threshold`
+sites: it discloses shares of the survivors' self-masks and of the other sites' pairwise keys, never both of one site.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,15 +23,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.algorithms.rounds import to_fixed_point
-from fco_cli.federation.message import Message
-from fco_cli.federation.policy import Refusal
+from fco_cli.data.exact_sums import to_integers, to_words
+from fco_cli.federation.message import Arrays, Message
+from fco_cli.federation.policy import POLICY_FILE, Refusal, normalized
 from fco_cli.federation.schema import Header, Keys, Offer, Request, SignedKey, Unmask
 from fco_cli.federation.sharing import (
+    EXACT,
     MIN_SITES,
     SEED_BYTES,
-    combine_pads,
+    add_mask,
+    arrays_by_fit,
+    derive,
     exceeded_levels,
-    pad,
     pair_mask,
     pair_secret,
     private_key,
@@ -39,8 +43,11 @@ from fco_cli.federation.sharing import (
     seal,
     self_mask,
     split,
+    subtract_mask,
     threshold,
+    transcript,
     unseal,
+    with_fit,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +55,16 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.x509 import Certificate
 
-MASKED_KINDS = ("train", "evaluate", "count", "curvature")  # kinds whose responses are sums over sites
+    from fco_cli.problem.layout import Array
+
+MASKED_KINDS = (
+    "train",
+    "evaluate",
+    "hessian",
+    "summarize",
+    "count",
+    "smoothness",
+)  # kinds whose responses are sums over sites
 
 
 @dataclass(frozen=True)
@@ -78,9 +94,10 @@ class Credentials:
             "certificate": self.certificate.public_bytes(Encoding.PEM).decode(),
         }
 
-    def check(self, name: str, statement: bytes, signed: SignedKey) -> None:
-        """Raise Refusal unless the statement is signed with a valid certificate of that name."""
+    def check(self, name: str, statement: bytes, signed: SignedKey, pin: str | None = None) -> None:
+        """Raise Refusal unless the statement is signed with a valid certificate of that name and fingerprint."""
         from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.x509 import NameOID, load_pem_x509_certificate
 
         try:
@@ -94,6 +111,8 @@ class Credentials:
             raise Refusal(f"the mask key of {name} is not signed by a certificate of this federation") from None
         if names != [name] or not valid:
             raise Refusal(f"the certificate of the mask key of {name} has another name or is not valid now")
+        if pin is not None and certificate.fingerprint(SHA256()).hex() != normalized(pin):
+            raise Refusal(f"the certificate of {name} has another fingerprint than in {POLICY_FILE} (peers)")
 
 
 @dataclass(frozen=True)
@@ -122,8 +141,15 @@ class MaskedRequest:
 class Masks:
     """Masks of one site in one session."""
 
-    def __init__(self, name: str, credentials: Credentials | None) -> None:
-        self.name, self.credentials = name, credentials
+    def __init__(
+        self,
+        name: str,
+        credentials: Credentials | None,
+        peers: Mapping[str, str | None] | None = None,
+        check_group: Callable[[list[str], int], None] = lambda *_: None,
+    ) -> None:
+        """`check_group` raises Refusal for a group, or a number of sites that sums need, that the policy forbids."""
+        self.name, self.credentials, self.peers, self.check_group = name, credentials, peers, check_group
         self.private_key: X25519PrivateKey | None = None
         self.channels: dict[str, bytes] = {}  # by site, each a secret shared with that site
         self.group: list[str] = []  # names of all sites, sorted
@@ -139,6 +165,11 @@ class Masks:
     @property
     def has_group(self) -> bool:
         return bool(self.group)
+
+    @property
+    def has_self_masks(self) -> bool:
+        """True if a sum may lack sites of the group."""
+        return self.needed < len(self.group)
 
     def key(self, request: Request) -> Message:
         """Return the signed key of this site for the session."""
@@ -167,17 +198,26 @@ class Masks:
         if not threshold(len(signed_keys)) <= request.needed <= len(signed_keys):
             allowed = f"{threshold(len(signed_keys))} to {len(signed_keys)}"
             raise Refusal(f"masks: a sum of {request.needed} sites is not allowed, must be from {allowed}")
+        if self.peers is not None and (others := sorted(signed_keys.keys() - self.peers.keys() - {self.name})):
+            raise Refusal(
+                f"masks with {others[0]} requested; the site's policy allows its peers ({POLICY_FILE}: peers)"
+            )
         channels = {}
+        common = transcript(
+            request.session, {name: one.key for name, one in signed_keys.items()}, request.bits, request.needed
+        )
         for name, one in signed_keys.items():
-            self.credentials.check(name, _statement(request, name, one.key), one)
+            pin = None if self.peers is None else self.peers.get(name)
+            self.credentials.check(name, _statement(request, name, one.key), one, pin)
             if name != self.name:
                 try:
                     public = X25519PublicKey.from_public_bytes(bytes.fromhex(one.key))
-                    channels[name] = self.private_key.exchange(public)
+                    channels[name] = derive(self.private_key.exchange(public), b"fco channel" + common)
                 except ValueError:
                     raise Refusal(f"the mask key of {name} is not a valid point") from None
             elif one.key != self.private_key.public_key().public_bytes_raw().hex():
                 raise Refusal("the mask key under this site's name is not its own")
+        self.check_group(sorted(signed_keys), request.needed)
         self.channels, self.group, self.bits, self.needed = channels, sorted(signed_keys), request.bits, request.needed
         return self.offer(request)
 
@@ -191,7 +231,7 @@ class Masks:
         seed, key_seed = secrets.token_bytes(SEED_BYTES), secrets.token_bytes(SEED_BYTES)
         key = private_key(key_seed)
         shares = dict.fromkeys(self.group, (b"", b""))
-        if self.needed < len(self.group):
+        if self.has_self_masks:
             of_seed, of_key = (split(secret, self.group, self.needed) for secret in (seed, key_seed))
             shares = {name: (of_seed[name], of_key[name]) for name in self.group}
         self.serial, public = self.serial + 1, public_key(key)
@@ -232,63 +272,73 @@ class Masks:
     def mask(self, kind: str, response: Message) -> Message:
         """Return the response in masked integers, with the next offer.
 
-        Counts are integers and other numbers fixed-point numbers. The array `overflow` is 0 in jobs with all numbers in
-        range, otherwise random: its sum over the sites discloses that a number is out of range, not at which site.
+        Counts are integers, sums of columns integers of many words, and other numbers fixed-point numbers. The array
+        `overflow` is 0 in jobs with all numbers in range, otherwise random: its sum over the sites discloses that a
+        number is out of range, not at which site.
         """
         request = self.request
         assert request is not None
-        if kind == "curvature":
-            arrays = {"exceeds": exceeded_levels(float(response.arrays["largest"][0]))[None]}
-            fits = np.ones(1, dtype=bool)
-        else:
-            with np.errstate(over="ignore"):  # such numbers are out of range
-                bits = 0 if kind == "count" else self.bits
-                whole, fits = to_fixed_point(response.arrays, bits, len(self.group))
-            arrays = {name: values.view(np.uint64) for name, values in whole.items()}
-        self.fits = fits
-        arrays["overflow"] = np.where(fits, np.uint64(0), random_numbers(len(fits)))
-        for name, values in arrays.items():
-            arrays[name] = values + self_mask(request.own.seed, request.digest, name, values.size).reshape(values.shape)
+        arrays: Arrays = {}
+        all_fit = []  # for every fit of the run, which models are in range
+        for fit, own in arrays_by_fit(response.arrays).items():
+            integers, in_range = self._as_integers(kind, own)
+            integers["overflow"] = np.where(in_range, np.uint64(0), random_numbers(len(in_range)))
+            arrays |= with_fit(integers, fit)
+            all_fit.append(in_range)
+        self.fits = np.concatenate(all_fit)
+        if self.has_self_masks:
+            for name, values in arrays.items():
+                mask = self_mask(request.own.seed, request.digest, name, values.size)
+                arrays[name] = add_mask(name, values, mask.reshape(values.shape))
         for other, public in request.publics.items():
             if other == self.name:
                 continue
             secret = pair_secret(request.own.key, public)
             for name, values in arrays.items():
                 mask = pair_mask(secret, request.digest, name, values.size).reshape(values.shape)
-                arrays[name] = values + mask if self.name < other else values - mask
-        head = response.head | {"offer": self._next_offer()}
-        if len(request.publics) == self.needed:  # no other survivors are possible
-            head["opened"] = self._open(request, sorted(request.publics), shares=False)
-        return Message("", head, arrays)
+                arrays[name] = (add_mask if self.name < other else subtract_mask)(name, values, mask)
+        if not self.has_self_masks:  # the response can be a summand of the sum of all sites only
+            self._survive(request, self.group)
+        return Message("", response.head | {"offer": self._next_offer()}, arrays)
+
+    def _as_integers(self, kind: str, arrays: Arrays) -> tuple[Arrays, Array]:
+        """Return the numbers of one fit as 64-bit integers before masking, and which of its models are in range."""
+        if kind == "smoothness":
+            return {"exceeds": exceeded_levels(float(arrays["largest"][0]))[None]}, np.ones(1, dtype=bool)
+        if kind == "summarize":
+            many_words, fits = to_integers(arrays[EXACT])
+            return {EXACT: to_words(many_words)}, fits
+        with np.errstate(over="ignore"):  # such numbers are out of range
+            whole, fits = to_fixed_point(arrays, 0 if kind == "count" else self.bits, len(self.group))
+        return {name: values.view(np.uint64) for name, values in whole.items()}, fits
 
     def unmask(self, request: Unmask) -> Message:
         """Disclose what the sum over the survivors of the last masked request needs."""
         last, survivors = self.request, sorted(request.survivors)
+        if not self.has_self_masks:
+            raise Refusal("masks: a sum needs all sites of the group, and no mask is opened")
         if last is None or request.request != last.number:
             raise Refusal("masks: only the last masked request can be unmasked")
         if not set(survivors) <= last.publics.keys() or self.name not in survivors:
             raise Refusal("masks: the survivors must be participants of the request, including this site")
         if len(survivors) < self.needed:
             raise Refusal(f"masks: a sum needs {self.needed} of {len(self.group)} sites, got {len(survivors)}")
-        return Message("", {"opened": self._open(last, survivors, request.shares)})
+        self._survive(last, survivors)
+        missing = sorted(last.publics.keys() - set(survivors))
+        opened = {
+            "seed_shares": {name: last.shares[name][0].hex() for name in survivors},
+            "key_shares": {name: last.shares[name][1].hex() for name in missing},
+        }
+        return Message("", {"opened": opened})
 
-    def _open(self, last: MaskedRequest, survivors: list[str], shares: bool) -> dict[str, Any]:
-        """Return what the sum over the survivors needs; raise Refusal if this request was opened for others."""
+    def _survive(self, last: MaskedRequest, survivors: list[str]) -> None:
+        """Fix the survivors of a request; raise Refusal if they differ from those of this or an equal question."""
         if last.survivors not in (None, survivors):
             raise Refusal("masks: the request was unmasked for other survivors; both would disclose a site's numbers")
         if any(self.answered.get(one, survivors) != survivors for one in last.questions):
             raise Refusal("masks: the same question was answered by other sites; the difference would disclose a site")
         self.answered.update(dict.fromkeys(last.questions, survivors))
         last.survivors = survivors
-        missing = sorted(last.publics.keys() - set(survivors))
-        others = [name for name in survivors if name != self.name]
-        own_pads = [pad(self.channels[name], self.name, last.digest, survivors) for name in others]
-        return {
-            "seed": combine_pads([last.own.seed, *own_pads]).hex(),
-            "pads": {name: pad(self.channels[name], name, last.digest, survivors).hex() for name in others},
-            "key_shares": {name: last.shares[name][1].hex() for name in missing},
-            "seed_shares": {name: last.shares[name][0].hex() for name in survivors} if shares else {},
-        }
 
 
 def _statement(header: Header, name: str, public: str) -> bytes:

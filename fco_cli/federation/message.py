@@ -8,6 +8,7 @@ names or paths.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import typing
@@ -23,7 +24,7 @@ from fco_cli.errors import UserError, no_such_key
 from fco_cli.problem.layout import Array
 
 LENGTH = 8  # bytes of the JSON text's length
-MAX_HEAD_BYTES = 16 * 2**20
+MAX_HEAD_BYTES = 128 * 2**20
 MAX_MAGNITUDE = 1e150  # magnitude of a loss, a gradient or a sum; beyond it, squares overflow
 
 Arrays = dict[str, Array]
@@ -184,3 +185,8 @@ def plugin_digests(**parts: Any) -> dict[str, str]:
     """Return the code digests of the parts whose classes are defined in plug-ins, by the names of the parts."""
     kinds = {name: type(part) for name, part in parts.items()}
     return {name: digest_of((kind,)) for name, kind in kinds.items() if not kind.__module__.startswith("fco_cli.")}
+
+
+def names_digest(names: list[str]) -> str:
+    """Return a digest of the features' names, to compare sites."""
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]

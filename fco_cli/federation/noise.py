@@ -3,7 +3,7 @@
 The vector of all numbers of a site's response is clipped to a norm, and every site adds its share of Gaussian noise
 from a secret seed. The accountant of `clip_noise` counts an evaluation as one more message of every client.
 If a transform hides single rows, the vector of every row is clipped instead, and every site adds the whole noise to
-its sum (site/row_noise.py).
+its sum, or a share of it if the transform's noise is shared (site/row_noise.py).
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ class EvaluationNoise:
     norm: float
     multiplier: float
     by_row: bool = False  # True: single rows are hidden; False: whole sites
+    shares: int = 1  # sites that share the noise that hides single rows
 
     def __post_init__(self) -> None:
         require(0 < self.norm < math.inf, "federation.evaluation_norm", self.norm, "a number > 0")
         in_range = 1e-6 <= self.multiplier <= 1e6
         require(in_range, "federation.evaluation_noise", self.multiplier, "null or a number from 1e-6 to 1e6")
 
-    def site_parameters(self, weights: Array, sizes: Array, sites: int) -> dict[str, float | bool]:
+    def site_parameters(self, weights: Array, sizes: Array, sites: int) -> dict[str, float]:
         """Return the parameters for the sites (`schema.Noise`) from their weights and numbers of rows.
 
         The noise of any `sites` of them together has the required standard deviation.
         """
         rows = float(sizes.sum())
         if self.by_row:
-            return {"most": self.norm, "deviation": self.multiplier * self.norm, "rows": rows, "by_row": True}
+            deviation = self.multiplier * self.norm
+            return {"most": self.norm, "deviation": deviation, "rows": rows, "by_row": True, "shares": self.shares}
         most = self.norm * max(float(weights.max()), float(sizes.max()) / rows)
         return {"most": most, "deviation": self.multiplier * most / math.sqrt(sites), "rows": rows}
 

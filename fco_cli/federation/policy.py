@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 POLICY_FILE = "site.yaml"  # in the site's folder
+OPTIONS = {"coordinator": "--coordinator", "peers": "--peer", "keep_numbers": "--keep-numbers"}  # of `join`, by key
+FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 LOWEST_MIN_ROWS = 3  # of `min_rows`
 
 
@@ -32,23 +35,28 @@ def plural(count: int, noun: str) -> str:
 COMMENTS = {  # above the keys in `site.yaml`
     "min_rows": "smallest number of rows behind an answered number: batch, part, fold, cell; at least 3",
     "site_splits": "the site draws training, validation and test rows, folds and batches; false: the analyst does",
-    "refuse_differences": "refuse row subsets that differ by fewer than min_rows rows",
+    "refuse_differences": "refuse differences below min_rows rows, steep models, clipped rows with little noise",
+    "fixed_group": "masked sums need all sites of a session, and its group must not differ by 1 or 2 sites from others",
     "hide_small_cells": "merge or hide categories, bins and counts below min_rows; round extremes of columns",
     "max_subsets": "different row subsets (training rows, folds, ...) over all runs",
     "max_subsets_per_row": "the same, relative to the number of rows",
     "max_equations_per_value": "answered numbers over all runs, relative to the values in the table (rows x columns)",
     "max_rounds": "models trained, one per job and round, over all runs",
     "max_evaluations": "models evaluated over all runs",
-    "max_counts": "histograms of columns (count) over all runs",
+    "max_counts": "histograms of columns (count) and noisy moments over all runs",
     "max_overflows": "masked models reported as out of range over all runs",
+    "max_steep_models": "models refused because few rows determine their curvature, over all runs",
     "max_models_per_request": "models of one request",
     "max_local_steps": "local steps of one round",
     "max_numbers": "parameters times jobs of a request, and rows visited in a round",
-    "max_parameters_per_row": "model parameters per row, for answers about a Hessian",
+    "max_parameters_per_row": "model parameters per row, for Hessians (paths, second-order methods) and client_lr=auto",
     "max_categories_per_row": "a text column with more categories per row is an identifier",
+    "keep_numbers": "columns of whole numbers that are measurements, although they look like record numbers",
     "min_noise": "smallest noise multiplier of messages and evaluations; 0: noise is not required",
-    "masks": "true: rounds and evaluations are answered with masks only (at least three sites)",
+    "colluding_sites": "sites that may disclose their shares of a noise; it must hide rows also from them",
+    "masks": "true: statistics of columns, rounds and evaluations are answered with masks only (at least three sites)",
     "share_names": "names of features and classes; false: features are named x0, x1, ...",
+    "share_accuracy": "numbers of correctly classified rows, and mean squared losses, for standard errors",
     "share_histograms": "of held-out scores, for the AUC, and of columns, for medians",
     "losses": "allowed losses",
     "algorithms": "allowed algorithms",
@@ -56,6 +64,8 @@ COMMENTS = {  # above the keys in `site.yaml`
     "transforms": "allowed transforms of messages",
     "messages": "allowed kinds of requests: describe, prepare, evaluate, train, ...",
     "authority": "fingerprint of the only certificate authority whose kit the site uses",
+    "coordinator": "fingerprint of the server's certificate; null: any certificate of the authority for its host",
+    "peers": "the only sites of masked sums, with their certificates' fingerprints; null: any of the authority",
 }
 
 
@@ -66,6 +76,7 @@ class Policy:
     min_rows: int = 10
     site_splits: bool = True
     refuse_differences: bool = True
+    fixed_group: bool = True
     hide_small_cells: bool = True
     max_subsets: int | None = 100
     max_subsets_per_row: float | None = 0.33
@@ -74,14 +85,18 @@ class Policy:
     max_evaluations: int | None = 5000
     max_counts: int | None = 100
     max_overflows: int | None = 20
+    max_steep_models: int | None = 20
     max_models_per_request: int | None = 100
     max_local_steps: int | None = 1000
     max_numbers: int = 100_000_000
     max_parameters_per_row: float | None = 0.33
     max_categories_per_row: float | None = 0.5
+    keep_numbers: list[str] | None = None
     min_noise: float = 0.0
+    colluding_sites: int = 1
     masks: bool = False
     share_names: bool = True
+    share_accuracy: bool = False
     share_histograms: bool = False
     losses: list[str] | None = None
     algorithms: list[str] | None = None
@@ -89,12 +104,20 @@ class Policy:
     transforms: list[str] | None = None
     messages: list[str] | None = None
     authority: str | None = None
+    coordinator: str | None = None
+    peers: dict[str, str | None] | None = None
 
     def __post_init__(self) -> None:
+        pins = {f"peers.{name}": one for name, one in (self.peers or {}).items()} | {"coordinator": self.coordinator}
+        for pinned, pin in pins.items():
+            is_valid = pin is None or FINGERPRINT.fullmatch(normalized(pin)) is not None
+            require(is_valid, f"{POLICY_FILE}: {pinned}", pin, "null or a SHA-256 fingerprint, SHA256: and 64 digits")
         allowed = f"a whole number >= {LOWEST_MIN_ROWS}"
         require(self.min_rows >= LOWEST_MIN_ROWS, f"{POLICY_FILE}: min_rows", self.min_rows, allowed)
         in_range = 0 <= self.min_noise < math.inf
         require(in_range, f"{POLICY_FILE}: min_noise", self.min_noise, "a number >= 0")
+        allowed = "a whole number >= 0"
+        require(self.colluding_sites >= 0, f"{POLICY_FILE}: colluding_sites", self.colluding_sites, allowed)
         for key in fields(self):
             value = getattr(self, key.name)
             if key.name.startswith("max") and isinstance(value, int):
@@ -150,6 +173,7 @@ class Policy:
 _EXACT: dict[str, Any] = {
     "site_splits": False,
     "refuse_differences": False,
+    "fixed_group": False,
     "hide_small_cells": False,
     "max_subsets": None,
     "max_subsets_per_row": None,
@@ -158,9 +182,12 @@ _EXACT: dict[str, Any] = {
     "max_evaluations": None,
     "max_counts": None,
     "max_overflows": None,
+    "max_steep_models": None,
     "max_models_per_request": None,
     "max_parameters_per_row": None,
+    "share_accuracy": True,
     "share_histograms": True,
+    "colluding_sites": 0,
 }
 PRESETS = {
     "strict": Policy(),
@@ -174,19 +201,26 @@ def preset(name: str, **changes: Any) -> Policy:
     return replace(PRESETS[name], **changes)
 
 
-def write_policy(path: Path, name: str | None, joined: bool, authority: str) -> None:
+def write_policy(path: Path, name: str | None, joined: bool, authority: str, **given: Any) -> None:
     """Write a preset to `site.yaml` unless the file exists; it is never rewritten.
 
-    A site that has joined before can only replace a missing file by the preset `strict`.
+    A site that has joined before can only replace a missing file by the preset `strict`. `given` are keys that options
+    of `join` set: the fingerprints of the coordinator and the peers, and `keep_numbers`; raise UserError if an existing
+    file has other values.
     """
+    given = {key: value for key, value in given.items() if value}
     if path.exists():
+        written = Policy.read(path) if given else None
+        for key, value in given.items():
+            allowed = f"as in {path}, which is never rewritten; edit it there"
+            require(getattr(written, key) == value, OPTIONS[key], value, allowed)
         return
     if joined:
         allowed = f"strict: {path} is missing, and a site that has joined before can only start from strict again"
         require(name == "strict", "--policy", name, allowed)
     name = name or "strict"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(path, preset(name, authority=authority).as_text(name).encode())
+    write_atomically(path, preset(name, authority=authority, **given).as_text(name).encode())
 
 
 def check_authority(policy: Policy, certificate: Certificate) -> None:
@@ -194,9 +228,10 @@ def check_authority(policy: Policy, certificate: Certificate) -> None:
     from cryptography.hazmat.primitives.hashes import SHA256
 
     digest = certificate.fingerprint(SHA256()).hex()
-    if policy.authority is not None and _hexadecimal(policy.authority) != digest:
+    if policy.authority is not None and normalized(policy.authority) != digest:
         raise UserError(f"{POLICY_FILE}: authority: got {policy.authority}, but the kit's authority is SHA256:{digest}")
 
 
-def _hexadecimal(fingerprint: str) -> str:
+def normalized(fingerprint: str) -> str:
+    """Return a fingerprint as hexadecimal digits only."""
     return fingerprint.lower().removeprefix("sha256:").replace(":", "")

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fco_cli.algorithms.transforms import Transform
 from fco_cli.errors import require
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.sharing import MIN_SITES, threshold
 from fco_cli.problem.registry import Registry
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks import Task
-from fco_cli.tasks.tabular import Custom
+from fco_cli.tasks.tabular import Custom, Tabular
 
 if TYPE_CHECKING:
     from fco_cli.federation.coordinator.sites import Sites
@@ -27,12 +28,14 @@ class Federation:
 
     name: str
 
-    def bind_task(self, task: Task, hparams: Hparams, hide_rows: bool = False) -> Task:
+    def bind_task(self, task: Task, hparams: Hparams, transform: Transform) -> Task:
         """Return the task, connected to the sites' data if clients are remote.
 
-        If `hide_rows`, noise on evaluations hides single rows instead of whole sites.
+        If the transform protects rows, noise on evaluations hides single rows instead of whole sites. If messages are
+        added in fixed point, the rows of tables are prepared from exact sums, as with masks.
         """
-        return task
+        exact = isinstance(task, Tabular) and hparams.fraction_bits is not None
+        return replace(task, exact_sums=True) if exact else task  # type: ignore[call-arg]
 
     @property
     def is_remote(self) -> bool:
@@ -99,11 +102,12 @@ class Flare(Federation):
         multiplier = self.evaluation_noise
         return None if multiplier is None else EvaluationNoise(self.evaluation_norm, multiplier)
 
-    def bind_task(self, task: Task, hparams: Hparams, hide_rows: bool = False) -> Task:
+    def bind_task(self, task: Task, hparams: Hparams, transform: Transform) -> Task:
         from fco_cli.federation.coordinator.task import CustomAtSites
 
         allowed = "custom with federation=flare: the data are the sites' files"
         require(isinstance(task, Custom), "task", task.name, allowed)
+        task = super().bind_task(task, hparams, transform)
         assert isinstance(task, Custom)
         require(task.path == "", "task.path", task.path, "omitted: the rows are at the sites")
         bits = hparams.fraction_bits
@@ -112,13 +116,19 @@ class Flare(Federation):
             full = hparams.sampled(len(self.sites)) == len(self.sites)
             allowed = "all with federation.masks: masks cancel only in the sum over all sites"
             require(full, "hparams.clients_per_round", hparams.clients_per_round, allowed)
-        if self.noise is not None:
-            reason = "with federation.evaluation_noise: summaries of rows would have no noise"
+        summed = self.min_sites or len(self.sites)
+        allowed = f"from 1 to {summed}, the sites that every sum needs" if self.masks else "1 without federation.masks"
+        fits = transform.shares <= (summed if self.masks else 1)
+        require(fits, "transform.noise_shares", transform.shares, allowed)
+        if self.noise is not None and task.ranges is None:
+            reason = "or task.ranges given, with federation.evaluation_noise: summaries of rows would have no noise"
             for key, needed in (("standardize", False), ("fill", "refuse")):
                 require(
                     getattr(task, key) == needed, f"task.{key}", getattr(task, key), f"{str(needed).lower()} {reason}"
                 )
-        noise = None if self.noise is None else replace(self.noise, by_row=hide_rows)
+        noise = (
+            None if self.noise is None else replace(self.noise, by_row=transform.protects_rows, shares=transform.shares)
+        )
         options = (self.timeout, self.patience, self.min_sites, bits if self.masks else None, noise)
         return CustomAtSites.of(task, _connection(tuple(sorted(self.sites)), self.home, *options))
 

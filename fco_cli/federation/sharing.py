@@ -2,34 +2,35 @@
 
 The protocol is that of Bonawitz et al. (2017, https://doi.org/10.1145/3133956.3133982). For every masked request, a
 site draws a seed of its self-mask and an X25519 key of its pairwise masks; Shamir shares of both go to all sites of the
-group, encrypted for each. After the responses, the sites open the self-masks of the survivors and the pairwise keys of
-the missing sites, so that the coordinator can compute the sum of the survivors' numbers and nothing else.
+group, encrypted for each. After the responses, the survivors disclose their shares of the survivors' self-masks and of
+the missing sites' pairwise keys: the coordinator can compute the sum of the survivors' numbers and nothing else.
 
-Every sum needs an agreed number of sites, at least `threshold`. If exactly so many take part in a request, there is
-only one possible set of survivors, and the sites open their masks with their responses; otherwise on request.
-
-If all survivors answer, self-masks are opened by pads: each site adds one pad per survivor, derived from the secret
-that the two share, to its seed, and discloses its pads for the other seeds. A seed remains hidden unless all survivors
-received the same list of survivors, and no interpolation is needed. Otherwise seeds are interpolated from shares.
+Every sum needs an agreed number of sites, at least `threshold`. If all sites of the group are needed, no key can be
+declared missing: there are no shares and no self-masks, and pairwise masks cancel in the sum of all responses.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fco_cli.data.exact_sums import add_words, subtract_words
 from fco_cli.problem.layout import Array
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+T = TypeVar("T")
+
 MIN_SITES = 3  # with two sites, each could compute the other's numbers from the sum
 LEVELS = 2.0 ** (np.arange(-1024, 1025) / 16)  # of curvatures: 4.4 % apart
+EXACT = "exact"  # array of exact sums: integers of many words each
 SEED_BYTES = 16  # of a self-mask, and of the private key of pairwise masks
 
 
@@ -42,16 +43,41 @@ def threshold(sites: int) -> int:
 
 
 def questions(kind: str, head: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[bytes]:
-    """Return digests of the rows and models that a masked request is about, one for each model of the stack.
+    """Return digests of the rows and models that a masked request is about, one for each model of every fit.
 
-    A second answer about the same ones by other sites would disclose the difference of two sums.
+    A second answer about the same ones by other sites would disclose the difference of two sums. A Hessian comes with
+    the loss and the gradient, and therefore counts as an evaluation of its model.
     """
-    rows = f"{kind} {head.get('part')} {head.get('agreed')}".encode()
-    ordered = [np.ascontiguousarray(values) for _, values in sorted(arrays.items())]
-    return [
-        hashlib.sha256(rows + b"".join(values[j].tobytes() for values in ordered)).digest()
-        for j in range(min(map(len, ordered), default=0))
-    ]
+    subject = "evaluate training" if kind == "hessian" else f"{kind} {head.get('part')}"
+    digests = []
+    for fit, own in arrays_by_fit(arrays).items():
+        rows = f"{subject} {head.get('agreed')} {fit}".encode()
+        ordered = [np.ascontiguousarray(values) for _, values in sorted(own.items())]
+        digests += [
+            hashlib.sha256(rows + b"".join(values[j].tobytes() for values in ordered)).digest()
+            for j in range(min(map(len, ordered)))
+        ]
+    return digests
+
+
+def arrays_by_fit(arrays: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """Return arrays, or their specs, by the fit that the names end with (`w.3`), then by the rest of the names."""
+    fits: dict[str, dict[str, T]] = {}
+    for name, values in arrays.items():
+        own, _, fit = name.partition(".")
+        fits.setdefault(fit, {})[own] = values
+    return fits
+
+
+def with_fit(arrays: Mapping[str, T], fit: int | str) -> dict[str, T]:
+    """Return arrays, or their specs, with names that end with the fit."""
+    return {f"{name}.{fit}": values for name, values in arrays.items()}
+
+
+def transcript(session: str, keys: Mapping[str, str], bits: int, needed: int) -> bytes:
+    """Return a digest of the session, the sites with their keys and the rules of sums, which all sites must share."""
+    text = json.dumps([session, bits, needed, sorted(keys.items())])
+    return hashlib.sha256(text.encode()).digest()
 
 
 def derive(secret: bytes, purpose: bytes, length: int = 32) -> bytes:
@@ -125,20 +151,6 @@ def combine(shares: Mapping[str, bytes], group: Sequence[str], needed: int) -> b
     return Shamir.combine(sorted((group.index(name) + 1, share) for name, share in shares.items())[:needed])
 
 
-def pad(channel: bytes, owner: str, digest: bytes, survivors: Sequence[str]) -> bytes:
-    """Return the pad of two sites for the seed of one of them, `owner`; it depends on the request and the survivors."""
-    named = hashlib.sha256("\n".join(survivors).encode()).digest()
-    return derive(channel, b"fco pad" + digest + named + owner.encode(), SEED_BYTES)
-
-
-def combine_pads(parts: Iterable[bytes]) -> bytes:
-    """Return the bitwise sum of seeds and pads."""
-    total = 0
-    for part in parts:
-        total ^= int.from_bytes(part, "big")
-    return total.to_bytes(SEED_BYTES, "big")
-
-
 def self_mask(seed: bytes, digest: bytes, name: str, count: int) -> Array:
     """Return the self-mask of an array of the response to a request."""
     return mask_stream(seed, b"self" + digest + name.encode(), count)
@@ -147,6 +159,20 @@ def self_mask(seed: bytes, digest: bytes, name: str, count: int) -> Array:
 def pair_mask(secret: bytes, digest: bytes, name: str, count: int) -> Array:
     """Return the pairwise mask of an array, which the first site in alphabetical order adds."""
     return mask_stream(secret, b"pair" + digest + name.encode(), count)
+
+
+def _is_exact(name: str) -> bool:
+    return name.partition(".")[0] == EXACT
+
+
+def add_mask(name: str, values: Array, mask: Array) -> Array:
+    """Return values plus a mask: modulo 2^64, or as integers of many words in the array `EXACT`."""
+    return add_words(values, mask) if _is_exact(name) else values + mask
+
+
+def subtract_mask(name: str, values: Array, mask: Array) -> Array:
+    """Return values minus a mask, as in `add_mask`."""
+    return subtract_words(values, mask) if _is_exact(name) else values - mask
 
 
 def random_numbers(count: int) -> Array:

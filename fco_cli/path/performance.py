@@ -10,18 +10,43 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit, logit
 from scipy.stats import rankdata
 
-from fco_cli.federation.coordinator.remote_rows import SiteMetrics
+from fco_cli.algorithms.rounds import from_fixed_point, to_fixed_point
+from fco_cli.federation.coordinator.responses import SiteMetrics
 from fco_cli.federation.metrics import BINS, SUMS
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.risk import DataRisk, QuadraticRisk
 
 ALL_CLIENTS = "all clients"
 CALIBRATION_BINS = 10
+NEWTON_STEPS, LARGEST_CALIBRATION = 100, 100.0  # larger weights: the rows are separable
 MetricRow = dict[str, Any]
+
+
+def validation_losses(problem: Problem, models: Array, bits: int | None) -> Array:
+    """Return the losses [J] of models on the held-out rows, computed by rows as sites do, not from second moments.
+
+    With `bits`, the clients' losses are added in fixed point, as with masks.
+    """
+    held_out, risk = problem.held_out, problem.validation
+    assert held_out is not None
+    assert risk is not None
+    weights = held_out.weights(problem.weighting)
+    if bits is not None and not problem.model.site_bias:
+        total, fits = np.zeros(len(models), np.int64), np.ones(len(models), bool)
+        for m in range(held_out.clients):
+            own = DataRisk(held_out.client(m), weights[m : m + 1], problem.model, problem.loss)
+            losses = np.maximum(own(models, gradient=False).value, 0)
+            integers, in_range = to_fixed_point({"value": losses}, bits, held_out.clients)
+            total, fits = total + integers["value"], fits & in_range
+        return np.where(fits, from_fixed_point(total, bits), np.nan)
+    if isinstance(risk, QuadraticRisk):
+        risk = DataRisk(held_out, weights, problem.model, problem.loss)
+    return risk(models, gradient=False).value
 
 
 def client_metrics(loss: Loss, scores: Array, y: Array, owners: Array, names: list[str]) -> list[MetricRow]:
@@ -77,25 +102,39 @@ def calibration(scores: Array, positive: Array) -> dict[str, float | None]:
     slope 1; it is 0 if the mean prediction is right.
     """
 
-    def loss_and_gradient(line: Array) -> tuple[float, Array]:
-        fitted = line[0] + line[1] * scores
-        residual = expit(fitted) - positive
-        value = np.logaddexp(0, fitted).mean() - (positive * fitted).mean()
-        return float(value), np.array([residual.mean(), (residual * scores).mean()])
-
-    def loss_at_slope_1(line: Array) -> tuple[float, Array]:
-        value, gradient = loss_and_gradient(np.array([line[0], 1.0]))
-        return value, gradient[:1]
-
     if not np.ptp(scores) > 0:
         return {"calibration_intercept": None, "calibration_slope": None}
-    both = minimize(loss_and_gradient, [0.0, 1.0], jac=True, method="BFGS", options={"gtol": 1e-8})
-    intercept = minimize(loss_at_slope_1, [0.0], jac=True, method="BFGS", options={"gtol": 1e-8})
-    is_finite = bool(np.abs(both.x).max() < 100)
+    ones = np.ones((len(scores), 1))
+    both = _logistic_fit(np.column_stack([ones, scores]), np.array([0.0, 1.0]), np.zeros(len(scores)), positive)
+    intercept = _logistic_fit(ones, np.zeros(1), scores, positive)
+    is_finite = bool(np.abs(both).max() < LARGEST_CALIBRATION)
     return {
-        "calibration_intercept": float(intercept.x[0]),
-        "calibration_slope": float(both.x[1]) if is_finite else None,
+        "calibration_intercept": float(intercept[0]),
+        "calibration_slope": float(both[1]) if is_finite else None,
     }
+
+
+def _logistic_fit(x: Array, w: Array, offset: Array, positive: Array) -> Array:
+    """Return the weights of a logistic regression with few columns, by Newton's method with step halving."""
+
+    def loss(w: Array) -> float:
+        fitted = offset + x @ w
+        return float(np.logaddexp(0, fitted).mean() - (positive * fitted).mean())
+
+    value = loss(w)
+    for _ in range(NEWTON_STEPS):
+        predicted = expit(offset + x @ w)
+        gradient = x.T @ (predicted - positive) / len(x)
+        if np.abs(gradient).max() <= 1e-10 or np.abs(w).max() > LARGEST_CALIBRATION:
+            break
+        hessian = (x.T * (predicted * (1 - predicted))) @ x / len(x)
+        step = -np.linalg.lstsq(hessian, gradient, rcond=None)[0]
+        while (trial := loss(w + step)) > value and np.abs(step).max() > 1e-12:
+            step = step / 2
+        if not trial <= value:
+            break
+        w, value = w + step, trial
+    return w
 
 
 def calibration_bins(scores: Array, positive: Array) -> list[MetricRow]:
@@ -129,16 +168,17 @@ def metrics_from_sites(loss: Loss, parts: list[SiteMetrics], j: int) -> MetricRo
     count = int(rows.sum())
     line: MetricRow = {"rows": count}
     if loss.client_loss is None:
-        mean, squares = (
-            float((rows * [getattr(part, name)[j] for part in parts]).sum() / count) for name in ("loss", "squares")
-        )
+        mean = float((rows * [part.loss[j] for part in parts]).sum() / count)
         line |= {"loss": mean, "loss_error": None}
-        if count > 1:
+        known = [part.squares[j] for part in parts if part.squares is not None]
+        if count > 1 and len(known) == len(parts):
+            squares = float((rows * known).sum() / count)
             line["loss_error"] = float(np.sqrt(max(squares - mean**2, 0.0) / (count - 1)))
     if (histogram := _rows_of_histogram(loss, parts, j)) is not None:
         return line | _classification_metrics(*histogram)
     if loss.classification:
-        return line | {"accuracy": float(sum(part.hits[j] for part in parts if part.hits is not None) / count)}
+        hits = [part.hits[j] for part in parts if part.hits is not None]
+        return line | ({"accuracy": float(sum(hits) / count)} if len(hits) == len(parts) else {})
     sums = [part.sums[None, j] for part in parts if part.sums is not None]
     if len(sums) < len(parts) or count < 3:
         return line

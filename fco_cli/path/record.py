@@ -24,8 +24,8 @@ import numpy as np
 
 from fco_cli.config import PathRun
 from fco_cli.files import as_csv, write_atomically
-from fco_cli.path.select import Part, Selection, Selector, limited_threads
-from fco_cli.path.solve import Solutions
+from fco_cli.path.select import Selection, Selector, limited_threads
+from fco_cli.path.solve import Cache, Part, Solutions
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.results import PathResult, listed_files
@@ -47,7 +47,7 @@ def run_path(run: PathRun, stop: Stop) -> dict[str, Any]:
     if not run.force and (result := record.result(PathResult)):
         log.info("already done (force=true runs it again)")
         return result
-    log.info("%s with %s: the path of %s", run.task.name, run.algo.name, run.regularizer.name)
+    log.info("%s: the path of %s", run.task.name, run.regularizer.name)
     with limited_threads(run.threads):
         return _select_and_write(run, record, stop)
 
@@ -58,10 +58,7 @@ def _select_and_write(run: PathRun, record: Record, stop: Stop) -> dict[str, Any
     # invalid settings raise UserError here, before anything is written
     selector = retry_after_losses(lambda: Selector(run, settings, stop.check), stop)
 
-    def cache(name: str, compute: Callable[[], Part]) -> Part:
-        stop.check()
-        return _stored_part(run.folder / f"part_{name}.npz", code_of(run), compute)
-
+    cache = PartFiles(run.folder, code_of(run), stop.check)
     with record.lock(wait=True):  # a second command waits and then reads the result
         if run.force:
             (run.folder / "result.json").unlink(missing_ok=True)
@@ -74,19 +71,28 @@ def _select_and_write(run: PathRun, record: Record, stop: Stop) -> dict[str, Any
         return retry_after_losses(lambda: _write(run, selection, seconds), stop)
 
 
-def _stored_part(path: Path, written_by: str, compute: Callable[[], Part]) -> Part:
-    """Return the arrays of a file; compute and store them if it is missing, damaged or written by other code."""
-    try:
-        arrays = read_npz(path, LARGEST_CHECKPOINT)
-        check_writer(arrays, written_by)
-        return arrays
-    except Missing:
-        pass
-    except BadRecord as problem:
-        log.warning("%s is not used (%s) and is computed again", path, problem)
-    part = compute()
-    write_atomically(path, _as_npz(part | writer_stamp(written_by)))
-    return part
+class PartFiles(Cache):
+    """Intermediate results in files of a record."""
+
+    def __init__(self, folder: Path, written_by: str, check: Callable[[], None]) -> None:
+        self.folder, self.written_by, self.check = folder, written_by, check
+
+    def load(self, name: str) -> Part | None:
+        """Return the arrays of a file; None if it is missing, damaged or written by other code."""
+        self.check()
+        path = self.folder / f"part_{name}.npz"
+        try:
+            arrays = read_npz(path, LARGEST_CHECKPOINT)
+            check_writer(arrays, self.written_by)
+            return arrays
+        except Missing:
+            return None
+        except BadRecord as problem:
+            log.warning("%s is not used (%s) and is computed again", path, problem)
+            return None
+
+    def store(self, name: str, part: Part) -> None:
+        write_atomically(self.folder / f"part_{name}.npz", as_npz(part | writer_stamp(self.written_by)))
 
 
 def _remove_parts(folder: Path) -> None:
@@ -102,13 +108,13 @@ def _write(run: PathRun, selection: Selection, seconds: float) -> dict[str, Any]
         Record(folder / name).create()
         run.task.export(selection.problem, model, folder / name)
         blocks = {block.name: layout.view(model[None], block.name)[0] for block in layout.blocks}
-        write_atomically(folder / name / "model.npz", _as_npz(blocks))
+        write_atomically(folder / name / "model.npz", as_npz(blocks))
     table = path_table(selection)
     columns = {name: np.asarray(values).tolist() for name, values in table.items()}
     lines = [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
     for name, rows in {"path": lines, "clients": selection.clients, "calibration": selection.bins}.items():
         if rows:
-            write_atomically(folder / f"{name}.csv", _as_csv(rows))
+            write_atomically(folder / f"{name}.csv", csv_of_lines(rows))
     arrays = {
         "values": selection.values,
         "models": selection.path.models,
@@ -116,9 +122,9 @@ def _write(run: PathRun, selection: Selection, seconds: float) -> dict[str, Any]
     }
     if selection.stability is not None:
         arrays["frequency"] = selection.stability.frequency
-    write_atomically(folder / "path.npz", _as_npz(arrays))
+    write_atomically(folder / "path.npz", as_npz(arrays))
     result = _result(run, selection, table, seconds) | {"files": listed_files(folder, ("part_",))}
-    text = json.dumps(_without_nonfinite(result), indent=1, allow_nan=False) + "\n"
+    text = json.dumps(without_nonfinite(result), indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "result.json", text.encode())
     _remove_parts(folder)
     return json.loads(text)
@@ -138,7 +144,7 @@ def _solution_columns(problem: Problem, solutions: Solutions) -> dict[str, Array
     """Return the columns that depend on the models alone."""
     models, layout = solutions.models, problem.layout
     columns = {
-        "train_loss": problem.risk(models, gradient=False).value,
+        "train_loss": solutions.train_losses,
         "nonzeros": (models[:, layout.regularized] != 0).sum(axis=1),
         "rounds": solutions.rounds,
         "kkt": solutions.residuals,
@@ -167,7 +173,9 @@ def _result(run: PathRun, selection: Selection, table: dict[str, Array], seconds
         "run_id": run.run_id,
         "identity": asdict(run.identity),
         "task": run.task.name,
-        "algo": run.algo.name,
+        "algo": selection.method.name,
+        "method": selection.method.name,
+        "reason": selection.method.reason,
         "regularizer": run.regularizer.name,
         "loss": selection.data.loss.name,
         "dial": selection.parameter,
@@ -179,7 +187,7 @@ def _result(run: PathRun, selection: Selection, table: dict[str, Array], seconds
         "features": selection.data.features,
         "chosen": chosen,
         "at_the_end": selection.chosen["min"] == len(selection.values) - 1,
-        "rounds": sum(int(one.rounds.max()) for one in solved),  # rounds of a stack: those of its slowest job
+        "rounds": _total_rounds(selection),
         "not_converged": sum(int((~one.converged).sum()) for one in solved),
         "refits_not_converged": int((~selection.refitted.converged).sum()),
         "stability": None if selection.stability is None else selection.stability.as_json(),
@@ -188,22 +196,28 @@ def _result(run: PathRun, selection: Selection, table: dict[str, Array], seconds
     }
 
 
-def _as_npz(arrays: dict[str, Array]) -> bytes:
+def _total_rounds(selection: Selection) -> int:
+    """Return the number of rounds of the path and its folds; a stack has those of its slowest job."""
+    rounds = [int(one.rounds.max()) for one in (selection.path, *(fold.solutions for fold in selection.folds))]
+    return max(rounds) if selection.method.is_second_order else sum(rounds)
+
+
+def as_npz(arrays: dict[str, Array]) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
-def _as_csv(lines: list[dict[str, Any]]) -> bytes:
+def csv_of_lines(lines: list[dict[str, Any]]) -> bytes:
     """Return CSV; columns that a line lacks are empty."""
     names = list(dict.fromkeys(name for line in lines for name in line))
     return as_csv(names, ([line.get(name, "") for name in names] for line in lines)).encode()
 
 
-def _without_nonfinite(value: Any) -> Any:
+def without_nonfinite(value: Any) -> Any:
     """Return the value with null in place of infinity and NaN, which JSON lacks."""
     if isinstance(value, dict):
-        return {key: _without_nonfinite(one) for key, one in value.items()}
+        return {key: without_nonfinite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nonfinite(one) for one in value]
+        return [without_nonfinite(one) for one in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,10 @@ from threadpoolctl import threadpool_limits
 from fco_cli.config import Run
 from fco_cli.config.schemas import PathSettings
 from fco_cli.errors import UserError, require
-from fco_cli.federation.coordinator.remote_rows import SiteRows
+from fco_cli.federation.coordinator.remote_rows import SiteRows, held_out_losses, metrics_together
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.memory_limit import require_memory
+from fco_cli.path.method import Method, choose_method, refit, solve_fits
 from fco_cli.path.performance import (
     MetricRow,
     calibration_bins,
@@ -35,16 +37,19 @@ from fco_cli.path.performance import (
     client_metrics_from_sites,
     metrics_from_sites,
     metrics_of,
+    validation_losses,
 )
-from fco_cli.path.solve import Solutions, path_parameter, path_values, problem_for, solve_path
-from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
+from fco_cli.path.round import evaluator
+from fco_cli.path.second_order import first_request, null_gradient
+from fco_cli.path.solve import Cache, Checkpoint, Part, Solutions, path_parameter, path_values, problem_for
+from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut, SparseRows
 from fco_cli.problem.layout import Array
+from fco_cli.problem.models.linear import Model
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.risk import scores_of
 
 log = logging.getLogger(__name__)
-Part = dict[str, Array]  # intermediate result: the models of all rows, of a fold or of a half
-Cache = Callable[[str, Callable[[], Part]], Part]  # (name, compute) -> stored or computed part
+MAX_FIT_BYTES = 2**30  # of the rows of fits that are solved together
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,8 @@ class Fold:
     solutions: Solutions
     losses: Array  # [J]
     weight: float  # in the mean over the folds
+    model: Model
+    held_out: ClientData
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class Selection:
 
     data: TaskData
     problem: Problem
+    method: Method
     parameter: str  # strength or radius
     values: Array  # [J], simplest model first
     path: Solutions  # on all training rows
@@ -119,11 +127,6 @@ class Selection:
     def model(self, name: str) -> Array:
         """Return the model of `min` or `1se`, refitted on all training rows: [P]."""
         return self.refitted.models[self.refit_index(name)]
-
-
-def no_cache(_name: str, compute: Callable[[], Part]) -> Part:
-    """Compute a part without storing it."""
-    return compute()
 
 
 def select(
@@ -157,61 +160,103 @@ class Selector:
         self.run, self.settings, self.on_round = run, settings, on_round
         self.parameter = path_parameter(run.regularizer)  # raises UserError if there is none
         self.task = run.task.cross_validated()
-        self.data = self.task.data(run.seed, run.hparams.dtype)
+        self.data, self.deal, self.folds = self._split(deal)
         self.problem = problem_for(run, self.data)
         require(self.problem.model.convex, "task", run.task.name, "one with a linear model")
-        self.deal = deal or self._deal()
         numbers = (self.deal.folds + 1) * settings.strengths * self.problem.layout.size
         require_memory(f"path.strengths={settings.strengths}: the models of all folds", 8 * numbers)
-        self.values = path_values(self.problem, settings.strengths, settings.ratio, settings.largest)
+        self.method = choose_method(run, self.problem, settings.algo)
+        self.tolerance = self.method.tolerance(run, settings.tolerance)
+        self.values = self._values()
 
-    def _deal(self) -> FoldAssignment:
-        """Return the assignment of the training rows to folds."""
-        settings, data = self.settings, self.data
-        return FoldAssignment.of(data.training, settings.folds, settings.by, data.loss.classification, self.run.seed)
+    def _split(self, deal: FoldAssignment | None) -> tuple[TaskData, FoldAssignment, Iterable[TaskData]]:
+        """Return the data of all rows, the assignment of the training rows to folds, and the data of the folds."""
+        settings, seed, dtype = self.settings, self.run.seed, self.run.hparams.dtype
+        if deal is None:
+            return self.task.with_folds(seed, dtype, settings.folds, settings.by)
+        data = self.task.data(seed, dtype)
+        return data, deal, self.task.split_folds(data, seed, dtype, deal)
 
-    def select(self, cache: Cache = no_cache) -> Selection:
+    def _values(self) -> Array:
+        """Return the values of the path; with Hessians, from the first round of all fits."""
+        settings, whole = self.settings, self.method.name == "moments"
+        arguments = (self.problem, settings.strengths, settings.ratio, settings.largest)
+        if not self.method.is_second_order:
+            return path_values(*arguments)
+        evaluate = evaluator(self.run.hparams.fraction_bits)
+        if isinstance(self.data.training, SiteRows):  # one message; the answers are kept
+            problems = [self.problem, *(problem_for(self.run, data) for data in self.folds)]
+            evaluate([first_request(problem, whole) for problem in problems])
+        return path_values(*arguments, null_gradient=lambda problem: null_gradient(problem, whole, evaluate))
+
+    def select(self, cache: Cache | None = None) -> Selection:
         """Solve the path and its folds, refit the selected models and evaluate them."""
-        self.cache = cache
+        self.cache = cache or Cache()
+        log.info("%s", self.method.line)
         log.info("%s from %.3g to %.3g", self.parameter, self.values[0], self.values[-1])
-        path = Solutions(**self.cache("all", lambda: self._solve(self.data).as_arrays()))
-        folds = list(self._folds())
+        splits = enumerate(self.folds)
+        solved = self._solved(chain([("all", self.data)], ((f"fold_{k}", data) for k, data in splits)))
+        whole = Solutions(**next(solved)[1])
+        folds = [self._fold(data, part) for data, part in solved]
         curve = Curve.of(np.array([fold.losses for fold in folds]), np.array([fold.weight for fold in folds]))
         indices = sorted(set(curve.chosen.values()))
-        refitted = Solutions(**self.cache("chosen", lambda: self._refit(path, indices).as_arrays()))
+        refitted = self._refit(whole, indices)
         clients, bins = self._out_of_fold_metrics(folds, curve.chosen)
-        tests = {name: self._test_metrics(refitted.models[indices.index(j)]) for name, j in curve.chosen.items()}
+        tests = self._test_metrics({name: refitted.models[indices.index(j)] for name, j in curve.chosen.items()})
         return Selection(
-            self.data, self.problem, self.parameter, self.values, path, folds, curve, refitted, clients, bins,
-            {name: line for name, line in tests.items() if line is not None},
-            self._stability() if self.settings.subsamples else None,
+            self.data, self.problem, self.method, self.parameter, self.values, whole, folds, curve, refitted, clients,
+            bins, tests, self._stability() if self.settings.subsamples else None,
         )  # fmt: skip
 
-    def _solve(self, data: TaskData) -> Solutions:
-        return solve_path(self.run, data, self.values, self.settings.tolerance, self.on_round)
+    def _solved(self, fits: Iterable[tuple[str, TaskData]]) -> Iterator[tuple[TaskData, Part]]:
+        """Yield every named fit and its solutions; a second-order method solves several fits together."""
+        largest = MAX_FIT_BYTES if self.method.is_second_order else 0
+        for group in groups_of(fits, largest):
+            loaded = [self.cache.load(name) for name, _ in group]
+            parts = [part for part in loaded if part is not None]
+            if len(parts) < len(group):
+                log.info("%s", group[0][0] if len(group) == 1 else f"{group[0][0]} to {group[-1][0]}")
+                data = [one for _, one in group]
+                checkpoint = Checkpoint(self.cache, f"rounds_{group[0][0]}")
+                solved = solve_fits(self.run, self.method, data, self.values, self.tolerance, self.on_round, checkpoint)
+                parts = self._as_parts(data, solved)
+                for (name, _), part in zip(group, parts, strict=True):
+                    self.cache.store(name, part)
+            yield from zip((one for _, one in group), parts, strict=True)
+
+    def _as_parts(self, fits: list[TaskData], solutions: list[Solutions]) -> list[Part]:
+        """Return the solutions of fits and their losses on held-out rows, which sites evaluate together."""
+        parts, folds = [one.as_arrays() for one in solutions], []
+        for data, part in zip(fits, parts, strict=True):
+            if data.held_out is not None and data is not self.data:
+                folds.append((problem_for(self.run, data), part))
+        if isinstance(self.data.training, SiteRows) and folds:
+            losses = held_out_losses([(one.held_out, part["models"], one.weighting) for one, part in folds])  # type: ignore[misc]
+        else:
+            bits = self.run.hparams.fraction_bits
+            losses = [validation_losses(one, part["models"], bits) for one, part in folds]
+        for (_, part), values in zip(folds, losses, strict=True):
+            part["losses"] = values
+        return parts
+
+    def _fold(self, data: TaskData, part: Part) -> Fold:
+        assert data.held_out is not None
+        part = dict(part)
+        losses = part.pop("losses")
+        return Fold(Solutions(**part), losses, self._weight(data.held_out), data.model, data.held_out)
 
     def _refit(self, path: Solutions, indices: list[int]) -> Solutions:
-        tolerance = self.run.hparams.tolerance
-        return solve_path(self.run, self.data, self.values[indices], tolerance, self.on_round, path.models[indices])
+        part = self.cache.load("chosen")
+        if part is None:
+            tolerance, values = self.run.hparams.tolerance, self.values[indices]
+            taken = path.take(indices)
+            part = refit(self.run, self.method, self.data, values, taken, tolerance, self.on_round).as_arrays()
+            self.cache.store("chosen", part)
+        return Solutions(**part)
 
     def _splits(self, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """Yield the data without each set of held-out rows, with the preparation fitted on the remaining rows."""
         return self.task.split_folds(self.data, self.run.seed, self.run.hparams.dtype, held_out)
-
-    def _folds(self) -> Iterator[Fold]:
-        """Yield the folds of the cross-validation."""
-        for k, data in enumerate(self._splits(self.deal)):
-            log.info("fold %d of %d", k + 1, self.deal.folds)
-            assert data.held_out is not None
-
-            def compute(data: TaskData = data) -> Part:
-                solutions, validation = self._solve(data), problem_for(self.run, data).validation
-                assert validation is not None
-                return solutions.as_arrays() | {"losses": validation(solutions.models, gradient=False).value}
-
-            part = dict(self.cache(f"fold_{k}", compute))
-            losses = part.pop("losses")
-            yield Fold(Solutions(**part), losses, self._weight(data.held_out))
 
     def _weight(self, held_out: ClientData) -> float:
         """Return the weight of a fold: its number of held-out rows or clients, depending on hparams.weighting."""
@@ -222,14 +267,14 @@ class Selector:
     ) -> tuple[list[MetricRow], list[MetricRow]]:
         """Return metrics by client and calibration by decile; each row is scored by the fold that held it out."""
         training, loss = self.data.training, self.data.loss
-        splits, indices = zip(self._splits(self.deal), folds, self.deal, strict=True), list(chosen.values())
+        indices = list(chosen.values())
         if isinstance(training, SiteRows):
-            parts = [data.held_out.site_metrics(fold.solutions.models[indices]) for data, fold, _ in splits]  # type: ignore[union-attr]
+            parts = metrics_together([(fold.held_out, fold.solutions.models[indices]) for fold in folds])  # type: ignore[misc]
             return client_metrics_from_sites(loss, parts, list(chosen))
         scores = np.empty((len(chosen), self.problem.model.widths[-1], len(training.y)))
-        for data, fold, held_out in splits:
-            assert data.held_out is not None
-            scores[:, :, held_out.rows(training)] = scores_of(data.model, data.held_out, fold.solutions.models[indices])
+        for fold, held_out in zip(folds, self.deal, strict=True):
+            rows = held_out.rows(training)
+            scores[:, :, rows] = scores_of(fold.model, fold.held_out, fold.solutions.models[indices])
         names = self.data.clients or [f"client {m}" for m in range(training.clients)]
         clients: list[MetricRow] = []
         bins: list[MetricRow] = []
@@ -240,29 +285,44 @@ class Selector:
                 bins += [{"choice": name, **line} for line in calibration_bins(score[0], training.y > 0.5)]
         return clients, bins
 
-    def _test_metrics(self, model: Array) -> MetricRow | None:
-        """Return the metrics on the test rows or, without these, on the rows that the task holds out."""
+    def _test_metrics(self, chosen: dict[str, Array]) -> dict[str, MetricRow]:
+        """Return the models' metrics on the test rows or, without these, on the rows that the task holds out."""
         test = self.data.test if self.data.test is not None else self.data.held_out
         if test is None:
-            return None
+            return {}
+        models, loss = np.array(list(chosen.values())), self.data.loss
         if isinstance(test, SiteRows):
-            return metrics_from_sites(self.data.loss, test.site_metrics(model[None]), 0)
-        return metrics_of(self.data.loss, scores_of(self.problem.model, test, model[None])[0], test.y)
+            (parts,) = metrics_together([(test, models)])
+            return {name: metrics_from_sites(loss, parts, j) for j, name in enumerate(chosen)}
+        scores = scores_of(self.problem.model, test, models)
+        return {name: metrics_of(loss, scores[j], test.y) for j, name in enumerate(chosen)}
 
     def _stability(self) -> Stability:
         """Return the selection frequencies of the features over random halves of the data."""
-        settings, loss, selected = self.settings, self.data.loss, []
+        settings, loss = self.settings, self.data.loss
         halves = complementary_halves(
             self.data.training, settings.subsamples, settings.by, loss.classification, self.run.seed
         )
-        for k, data in enumerate(self._splits(halves)):
-            log.info("half %d of %d", k + 1, 2 * settings.subsamples)
-
-            def compute(data: TaskData = data) -> Part:
-                return {"selected": selected_features(data, self._solve(data).models, self.data.features)}
-
-            selected.append(self.cache(f"half_{k}", compute)["selected"])
+        fits = ((f"half_{k}", data) for k, data in enumerate(self._splits(halves)))
+        features = self.data.features
+        selected = [selected_features(data, part["models"], features) for data, part in self._solved(fits)]
         return Stability.of(np.array(selected), settings.threshold, settings.errors)
+
+
+def groups_of(fits: Iterable[tuple[str, TaskData]], largest: int) -> Iterator[list[tuple[str, TaskData]]]:
+    """Yield consecutive fits in groups whose rows have at most `largest` bytes, or of one fit."""
+    group: list[tuple[str, TaskData]] = []
+    size = 0
+    for name, data in fits:
+        x = data.training.x
+        own = sum(part.nbytes for part in x[:3]) if isinstance(x, SparseRows) else int(x.nbytes)
+        if group and (largest == 0 or size + own > largest):
+            yield group
+            group, size = [], 0
+        group.append((name, data))
+        size += own
+    if group:
+        yield group
 
 
 def complementary_halves(data: ClientData, pairs: int, by: str, classes: bool, seed: int) -> Iterator[HeldOut]:

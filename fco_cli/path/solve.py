@@ -5,15 +5,16 @@ limits are found from sums over the clients (losses and gradients) and from the 
 large enough if the prox maps the gradient at the null model to 0; a radius is large enough if the prox leaves the
 unconstrained solution unchanged.
 
-All strengths form one stack, started at the null model and run until each has converged. Smaller stacks with warm
-starts would save at most a third of the gradients but need more rounds (docs/path.md). A stack is therefore divided
-only if it does not fit in memory.
+`solve_by_rounds` solves one fit by the algorithm of the run. All strengths form one stack, started at the null model
+and run until each has converged. Smaller stacks with warm starts would save at most a third of the gradients but need
+more rounds (docs/path.md). A stack is therefore divided only if it does not fit in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from fco_cli.simulation.execute import max_jobs_per_round
 from fco_cli.simulation.hparams import AUTO
 from fco_cli.simulation.problems import automatic_rate_for, clients_factory
 
+Part = dict[str, Array]  # intermediate result: the models of a fit, or the state of a solve
+STORE_SECONDS = 1.0  # between two stored states; a round that takes longer is stored at once
 PATH_PARAMETERS = ("strength", "radius")
 HUGE_STRENGTH = 1e12  # the prox maps every penalized weight to 0
 DOUBLINGS, HALVINGS = 60, 60
@@ -39,11 +42,13 @@ MARGIN = 1 + 1e-6  # factor on the largest value, so that rounding cannot leave 
 FREE_ITERATIONS = 200  # for the unconstrained solution, which is at infinity if the classes are separable
 MAX_STATE_BYTES = 512 * 2**20  # of a stack
 
+NullGradient = Callable[[Problem], Array]  # returns the gradient of F at the null model [P]
+
 
 def path_parameter(psi: Regularizer) -> str:
     """Return the name of the field of psi that varies along a path; raise UserError if there is none."""
     require(psi.convex, "regularizer", psi.name, "convex: a path needs unique solutions")
-    names = [field.name for field in fields(psi)]
+    names = [one.name for one in fields(psi)]
     for parameter in PATH_PARAMETERS:
         if parameter in names:
             return parameter
@@ -56,17 +61,32 @@ def with_value(psi: Regularizer, value: float) -> Regularizer:
     return replace(psi, **changes)
 
 
-def path_values(problem: Problem, count: int, ratio: float, largest: float | None = None) -> Array:
-    """Return decreasing strengths or increasing radii [count]: the simplest model comes first."""
+def path_values(
+    problem: Problem,
+    count: int,
+    ratio: float,
+    largest: float | None = None,
+    null_gradient: NullGradient | None = None,
+) -> Array:
+    """Return decreasing strengths or increasing radii [count]: the simplest model comes first.
+
+    `null_gradient` computes the gradient of F at the null model; default: from gradients only.
+    """
+    null_gradient = null_gradient or gradient_at_null_model
     if largest is None:
-        largest = MARGIN * find_largest(problem)
+        largest = MARGIN * find_largest(problem, null_gradient)
     elif path_parameter(problem.regularizer) == "strength":
-        _check_leaves_null_model(problem, largest, ratio)
+        _check_leaves_null_model(problem, largest, ratio, null_gradient)
     values = largest * np.geomspace(1, ratio, count)
     return values if path_parameter(problem.regularizer) == "strength" else values[::-1].copy()
 
 
-def find_largest(problem: Problem) -> float:
+def gradient_at_null_model(problem: Problem) -> Array:
+    """Return the gradient of F at the null model [P]."""
+    return problem.risk(null_model(problem)[None]).gradient[0]
+
+
+def find_largest(problem: Problem, null_gradient: NullGradient = gradient_at_null_model) -> float:
     """Return the smallest strength with a null solution, or the smallest radius that contains the unconstrained one."""
     psi = problem.regularizer
     if path_parameter(psi) == "radius":
@@ -77,7 +97,7 @@ def find_largest(problem: Problem) -> float:
         allowed = "one whose solution without a regularizer is not 0"
         require(largest is None or largest > 0, "task", problem.loss.name, allowed)
     else:
-        unpenalized, gradient = unpenalized_mask(problem), _penalized_gradient(problem)
+        unpenalized, gradient = unpenalized_mask(problem), _penalized_gradient(problem, null_gradient)
         if np.linalg.norm(gradient) <= 1e-12 * max(problem.gradient_at_start, 1e-300):
             raise UserError(
                 "path: the null model is optimal at every strength; no feature is correlated with the labels"
@@ -92,16 +112,16 @@ def find_largest(problem: Problem) -> float:
     return largest
 
 
-def _penalized_gradient(problem: Problem) -> Array:
+def _penalized_gradient(problem: Problem, null_gradient: NullGradient) -> Array:
     """Return the gradient of F at the null model [P], with 0 for unpenalized weights."""
-    gradient = problem.risk(null_model(problem)[None]).gradient[0]
+    gradient = null_gradient(problem).copy()
     gradient[unpenalized_mask(problem)] = 0
     return gradient
 
 
-def _check_leaves_null_model(problem: Problem, largest: float, ratio: float) -> None:
+def _check_leaves_null_model(problem: Problem, largest: float, ratio: float, null_gradient: NullGradient) -> None:
     """Raise UserError if every model of the path is the null model."""
-    psi, gradient = with_value(problem.regularizer, largest * ratio), _penalized_gradient(problem)
+    psi, gradient = with_value(problem.regularizer, largest * ratio), _penalized_gradient(problem, null_gradient)
     has_nonzeros = _prox(problem, psi, gradient)[~unpenalized_mask(problem)].any()
     allowed = f"smaller: every model down to {largest * ratio:g} (path.ratio={ratio:g}) is the null model"
     require(bool(has_nonzeros), "path.largest", largest, allowed)
@@ -153,6 +173,35 @@ def _smallest_sufficient(is_enough: Callable[[float], bool]) -> float | None:
     return high
 
 
+class Cache:
+    """Storage of intermediate results; this one stores nothing."""
+
+    def load(self, name: str) -> Part | None:
+        """Return a stored part, or None."""
+        return None
+
+    def store(self, name: str, part: Part) -> None:
+        """Store a part."""
+
+
+@dataclass
+class Checkpoint:
+    """State of an unfinished solve in a cache; a solve that is killed resumes from it with the same bits."""
+
+    cache: Cache = field(default_factory=Cache)
+    name: str = "rounds"
+    stored_at: float = field(default_factory=time.monotonic)
+
+    def load(self) -> Part | None:
+        return self.cache.load(self.name)
+
+    def store(self, state: Callable[[], Part]) -> None:
+        """Store the state, unless another one was stored a moment ago."""
+        if time.monotonic() - self.stored_at >= STORE_SECONDS:
+            self.cache.store(self.name, state())
+            self.stored_at = time.monotonic()
+
+
 @dataclass(frozen=True)
 class Solutions:
     """Models of some values of a path, with their convergence."""
@@ -161,10 +210,17 @@ class Solutions:
     rounds: Array  # [J]
     residuals: Array  # [J], relative KKT residuals
     converged: Array  # [J]
+    train_losses: Array  # [J], F at the models
 
     def as_arrays(self) -> dict[str, Array]:
         """Return the fields by name."""
-        return {name: getattr(self, name) for name in ("models", "rounds", "residuals", "converged")}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def joined(cls, parts: Sequence[Solutions]) -> Solutions:
+        """Return the solutions of consecutive parts of a path as one."""
+        names = parts[0].as_arrays()
+        return cls(**{name: np.concatenate([part.as_arrays()[name] for part in parts]) for name in names})
 
     def take(self, indices: list[int]) -> Solutions:
         """Return the solutions at the given indices."""
@@ -176,17 +232,7 @@ def problem_for(run: Run, data: TaskData) -> Problem:
     return data.to_problem(run.regularizer, run.mirror, run.hparams.weighting)
 
 
-def solve_path(
-    run: Run, data: TaskData, values: Array, tolerance: float, on_round: Callable[[], None], start: Array | None = None
-) -> Solutions:
-    """Solve for every value, from `start` [J, P] or from the null model.
-
-    Without `start`, every stack after the first starts at the last model of the stack before it.
-    """
-    return solve(run, data, [with_value(run.regularizer, value) for value in values], tolerance, on_round, start)
-
-
-def solve(
+def solve_by_rounds(
     run: Run,
     data: TaskData,
     regularizers: list[Regularizer],
@@ -194,7 +240,11 @@ def solve(
     on_round: Callable[[], None] = lambda: None,
     start: Array | None = None,
 ) -> Solutions:
-    """Solve for every regularizer of a list; all are of one kind and differ in numbers only (see `solve_path`)."""
+    """Solve for every regularizer of a list by the run's algorithm; all are of one kind and differ in numbers only.
+
+    Models start at `start` [J, P]. By default, the first stack starts at the null model, and every other one at the
+    last model of the stack before it.
+    """
     problem = replace(problem_for(run, data), held_out=None, test=None)
     hparams = replace(run.hparams, rounds=AUTO, tolerance=tolerance)
     run.check_clients(problem.data.clients)
@@ -248,4 +298,5 @@ def _as_solutions(
     ]
     relative_residuals = np.array(residuals) / problem.kkt_scale(stack_numbers(regularizers))
     rounds = np.array([job.round for job in jobs])
-    return Solutions(np.array(models, dtype=float), rounds, relative_residuals, np.array(converged))
+    train_losses = np.array([job.history["train_loss"][-1] for job in jobs])
+    return Solutions(np.array(models, dtype=float), rounds, relative_residuals, np.array(converged), train_losses)

@@ -7,7 +7,7 @@ its own rows from (seed, client index), independently of the rows of other clien
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -65,6 +65,7 @@ class ClientData:
     offsets: Array  # [M + 1]
     row_weights: Array | None = None  # [N], in the client's loss; None: equal weights
     trained_as: Array | None = None  # [M], for held-out rows: the index of the training client, or -1
+    groups: Array | None = None  # [N], rows of one group, such as a patient, are in the same fold
 
     @classmethod
     def of_equal_clients(cls, x: Array, y: Array) -> ClientData:
@@ -118,7 +119,7 @@ class ClientData:
         weights = None if self.row_weights is None else self.row_weights[rows]
         offsets = np.append(0, np.cumsum(sizes[sizes > 0])).astype(np.int64)
         x = self.x.take(rows) if isinstance(self.x, SparseRows) else self.x[rows]
-        return ClientData(x, self.y[rows], offsets, weights)
+        return ClientData(x, self.y[rows], offsets, weights, groups=None if self.groups is None else self.groups[rows])
 
     @cached_property
     def owners(self) -> Array:
@@ -129,6 +130,16 @@ class ClientData:
         """Return the client weights p_m in F = sum_m p_m F_m: [M]."""
         shares = self.shares(weighting)
         return shares / shares.sum()
+
+
+class QuadraticQuestion(NamedTuple):
+    """Models of one fit at which remote clients compute F, its gradient and, at the first ones, its Hessian."""
+
+    data: RemoteRows
+    weights: Array  # [M], of the clients
+    w: Array  # [J, P]
+    hessians: int  # number of models with a Hessian
+    columns: Array | None = None  # sorted indices of weights, to which the Hessians are restricted
 
 
 class RemoteRows(ClientData, ABC):
@@ -145,6 +156,14 @@ class RemoteRows(ClientData, ABC):
     @abstractmethod
     def risk(self, weights: Array) -> Any:
         """Return F with these client weights as a `Risk`."""
+
+    @abstractmethod
+    def why_no_hessian(self, parameters: int) -> str | None:
+        """Return the reason for which the clients send no Hessian of so many parameters; None if they do."""
+
+    @abstractmethod
+    def curvature(self, questions: Sequence[QuadraticQuestion]) -> list[Any]:
+        """Return a `Quadratic` for every question; all are requested together."""
 
     @abstractmethod
     def smoothness(self, seed: int, batch_size: int) -> float:
@@ -178,16 +197,19 @@ class FoldAssignment:
         rows = int(data.sizes.sum())
         if by == "rows":
             require(folds <= rows, "path.folds", folds, f"at most {rows}, the number of training rows")
-        else:
-            require(data.clients >= 2, "path.by", by, "rows, because there is only one client")
-            folds = data.clients if by == "each_client" else folds
-            require(
-                folds <= data.clients, "path.folds", folds, f"at most {data.clients}, the number of training clients"
-            )
-        deal = cls(folds, by, classes, seed, draw)
+        deal = cls.among(data.clients, folds, by, classes, seed, draw)
         if not isinstance(data, RemoteRows):  # remote rows are checked when they are held out
-            deal.check(np.bincount(deal.members(data), minlength=folds))
+            deal.check(np.bincount(deal.members(data), minlength=deal.folds))
         return deal
+
+    @classmethod
+    def among(cls, clients: int, folds: int, by: str, classes: bool, seed: int, draw: int = 0) -> FoldAssignment:
+        """Return the assignment for so many clients, whose rows are not known; raise UserError for too many folds."""
+        if by != "rows":
+            require(clients >= 2, "path.by", by, "rows, because there is only one client")
+            folds = clients if by == "each_client" else folds
+            require(folds <= clients, "path.folds", folds, f"at most {clients}, the number of training clients")
+        return cls(folds, by, classes, seed, draw)
 
     def check(self, rows: Array) -> None:
         """Raise UserError if a fold is empty, given the number of rows in every fold."""
@@ -197,8 +219,14 @@ class FoldAssignment:
         """Return the fold that holds out each row: [N]."""
         if self.by != "rows":
             return self.of_clients(data.clients)[data.owners]
-        labels = np.split(data.y, data.offsets[1:-1])
-        return np.concatenate([self.of_rows(m, y) for m, y in enumerate(labels)])
+        ends = data.offsets[1:-1]
+        labels, groups = (
+            np.split(data.y, ends),
+            [None] * data.clients if data.groups is None else np.split(data.groups, ends),
+        )
+        return np.concatenate(
+            [self.of_rows(m, y, group) for m, (y, group) in enumerate(zip(labels, groups, strict=True))]
+        )
 
     def of_clients(self, clients: int) -> Array:
         """Return the fold of every client: [M]."""
@@ -208,8 +236,14 @@ class FoldAssignment:
         position[generator(self.seed, FOLDS, self.draw << 24).permutation(clients)] = np.arange(clients)
         return position % self.folds
 
-    def of_rows(self, m: int, y: Array) -> Array:
-        """Return the folds of client m's rows: cyclic from a random fold, over rows shuffled within each class."""
+    def of_rows(self, m: int, y: Array, groups: Array | None = None) -> Array:
+        """Return the folds of client m's rows: cyclic from a random fold, over rows shuffled within each class.
+
+        With `groups`, the folds of whole groups; the class of a group is that of its first row.
+        """
+        if groups is not None:
+            _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+            return self.of_rows(m, y[first])[member]
         random = generator(self.seed, FOLDS, (self.draw << 24) + m + 1)
         order = np.lexsort((random.random(len(y)), y if self.classes else np.zeros(len(y))))
         folded = np.empty(len(y), dtype=np.int64)
@@ -248,10 +282,10 @@ class HeldOut:
         """Return the mask of held-out rows: [N]."""
         return self.deal.members(data) == self.number
 
-    def rows_of(self, client: int, clients: int, y: Array) -> Array:
-        """Return the mask of one client's held-out rows, given their labels."""
+    def rows_of(self, client: int, clients: int, y: Array, groups: Array | None = None) -> Array:
+        """Return the mask of one client's held-out rows, given their labels and groups."""
         if self.deal.by == "rows":
-            return self.deal.of_rows(client, y) == self.number
+            return self.deal.of_rows(client, y, groups) == self.number
         return np.full(len(y), self.deal.of_clients(clients)[client] == self.number)
 
     def trains(self, clients: int) -> Array:

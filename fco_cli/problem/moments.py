@@ -13,6 +13,7 @@ import numpy as np
 
 from fco_cli.kernels.compiled import Kernel, is_finite, kernel, specialize
 from fco_cli.kernels.products import two_norm
+from fco_cli.problem.client_curvature import index_in_triangle, pad_triangle
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import row_kernels
 from fco_cli.problem.losses import Loss
@@ -51,7 +52,8 @@ def with_noise(matrix, vector, batches):
             for a in range(size):
                 vector[j, a] += deviations[j] * noise[size, own, a]
                 for b in range(a, size):
-                    matrix[a, j, b] += deviations[j] * noise[a, own, b]
+                    k = index_in_triangle(a, b, size)
+                    matrix[k // size, j, k % size] += deviations[j] * noise[a, own, b]
     for n in range(size + 1):
         for j in range(noise.shape[1]):
             for a in range(size):
@@ -60,14 +62,16 @@ def with_noise(matrix, vector, batches):
 
 @kernel
 def moments(matrix, vector, batches):
-    """Assign matrix [P, J, P] <- mean of weight a a' and vector [J, P] <- mean of weight c a over the client's rows."""
+    """Assign matrix <- mean of weight a a' and vector [J, P] <- mean of weight c a over the client's rows.
+
+    matrix [slots, J, P] is the upper triangle, row by row.
+    """
     x, y, size = batches.x, batches.y, vector.shape[1]
     rows, slope, row = y.shape[0], np.empty(1, vector.dtype), np.ones(size, vector.dtype)
-    for a in range(size):
-        for j in range(vector.shape[0]):
+    for j in range(vector.shape[0]):
+        for a in range(size):
             vector[j, a] = 0
-            for b in range(size):
-                matrix[a, j, b] = 0
+    pad_triangle(matrix, 0)
     for i in range(rows):
         for a in range(size - 1):
             row[a] = x[i, a]
@@ -77,17 +81,19 @@ def moments(matrix, vector, batches):
         for j in range(vector.shape[0]):
             share = row_factor(length, batches, j) * on_row.weight_of(y, i)
             if share > 0:
+                k = 0
                 for a in range(size):
                     vector[j, a] += share * slope[0] * row[a]
                     for b in range(a, size):
-                        matrix[a, j, b] += share * row[a] * row[b]
+                        matrix[k // size, j, k % size] += share * row[a] * row[b]
+                        k += 1
     add_noise(matrix, vector, batches)
     for j in range(vector.shape[0]):
         for a in range(size):
             vector[j, a] /= rows
-            for b in range(a, size):
-                matrix[a, j, b] /= rows
-                matrix[b, j, a] = matrix[a, j, b]
+        for n in range(matrix.shape[0]):
+            for k in range(size):
+                matrix[n, j, k] /= rows
 
 
 row_factor, add_noise = whole_row, without_noise  # bound by `specialize`

@@ -11,7 +11,8 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.kernels.compiled import Kernel, specialize
-from fco_cli.problem.data import ClientData, SparseRows
+from fco_cli.problem.curvature import Quadratic, quadratic_of
+from fco_cli.problem.data import ClientData, QuadraticQuestion, RemoteRows, SparseRows
 from fco_cli.problem.descent import descent, dual_descent, gradient_step
 from fco_cli.problem.layout import Array, Layout, Numbers
 from fco_cli.problem.losses import Loss
@@ -108,6 +109,17 @@ class Problem(TaskData):
     def risk(self) -> Risk:
         """F on the training data."""
         return risk_of(self.data, self.weights, self.model, self.loss)
+
+    def curvature(self, w: Array, columns: Array | None = None) -> Quadratic:
+        """Return F, its gradient and its Hessian at models w [J, P].
+
+        `columns` are sorted indices [A] of weights, to which the Hessian is restricted. Raise UserError if the model or
+        the loss has no Hessian.
+        """
+        if isinstance(self.data, RemoteRows):
+            question = QuadraticQuestion(self.data, self.weights, w, len(w), columns)
+            return self.data.curvature([question])[0]
+        return quadratic_of(self.data, self.weights, self.model, self.loss, w, columns).unpacked()
 
     @cached_property
     def validation(self) -> Risk | None:

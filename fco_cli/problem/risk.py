@@ -7,11 +7,11 @@ Other losses pass over the rows at every evaluation. Results are bitwise indepen
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from fco_cli.kernels.compiled import Kernel, declared, kernel, kernel_in_order, specialize
 from fco_cli.kernels.products import PANEL, add_to_columns, batch_in_place, to_panels
@@ -72,6 +72,12 @@ def evaluate_quadratic(panels, linear, constant, w, rows, products, values, grad
         values[j] = total + constant
 
 
+@cache
+def _blas() -> ThreadpoolController:
+    """Return the controller of NumPy's threads; the search for the libraries takes milliseconds."""
+    return ThreadpoolController()
+
+
 @dataclass(frozen=True)
 class QuadraticRisk:
     """F of a squared loss from sufficient statistics, always in float64."""
@@ -91,7 +97,7 @@ class QuadraticRisk:
         if data.relative_weights is not None:
             row_weights *= data.relative_weights
         # Use one thread: the bits of a product depend on the number of threads, which differs between processes.
-        with threadpool_limits(1, user_api="blas"):
+        with _blas().limit(limits=1, user_api="blas"):
             for low in range(0, len(data.y), rows_at_once):
                 chunk = slice(low, low + rows_at_once)
                 scale = np.sqrt(row_weights[chunk])[:, None]

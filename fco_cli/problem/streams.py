@@ -9,9 +9,8 @@ import numpy as np
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
 
-TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS, SAMPLES, ROWS = (
-    range(14)
-)
+TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS, SAMPLES = range(13)
+ROWS, COLUMNS = 13, 14
 
 
 def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:

@@ -17,7 +17,8 @@ from typing import TypeVar
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State
-from fco_cli.algorithms.rounds import LocalSteps, Participation, Round, first_slots
+from fco_cli.algorithms.arrays import first_slots
+from fco_cli.algorithms.rounds import LocalSteps, Participation, Round
 from fco_cli.algorithms.transforms import Evaluations
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array

@@ -334,7 +334,8 @@ class Simulation:
         evaluated = self.clients.evaluated(len(self.running[0].history.rows) + 1)
         participation = None
         if self.sampler is not None and self.algorithm.transform.protects_rows:
-            participation = self.sampler.participation(step.done)
+            noise = self.setup.task.preparation_noise
+            participation = self.sampler.participation(step.done)._replace(preparation_noise=noise)
         return self.algorithm.privacy_spent(step.done, sampled, step.counters[-1], evaluated, participation)
 
     def _limits(self) -> Metrics:

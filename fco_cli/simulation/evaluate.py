@@ -32,6 +32,7 @@ MAX_SNAPSHOTS = 40  # largest number of snapshots
 
 Snapshots = dict[int, Array]  # round -> model [P]
 STALLED = "the residual no longer decreases; use a smaller hparams.client_lr or an exact method (docs/methods.md)"
+FEW_DIGITS = "the clients' sums have too few digits; use task.standardize=true or another method (docs/methods.md)"
 LARGE_GAP = (
     "the KKT residual is small, but the objective may still be far from its minimum, as with features of different "
     "scales; standardize them (task.standardize=true) or run more rounds"

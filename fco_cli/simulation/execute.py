@@ -9,21 +9,21 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
 
+from fco_cli.algorithms.arrays import slot_count
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import slot_count
 from fco_cli.client_rate import relative
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
-from fco_cli.simulation.evaluate import Verdict, evaluate_test, judge
+from fco_cli.simulation.evaluate import FEW_DIGITS, Verdict, evaluate_test, judge
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.problems import Run, checked_problem_of, client_lr_of, setup_of, smoothness_for, varying_of
 from fco_cli.simulation.process import Stop, Stopwatch, software
@@ -241,7 +241,7 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
     """Return the verdict on a run's convergence; None if it diverged, has several models or does not iterate."""
     if job.diverged is not None or job.model is None or job.model.ndim > 1:
         return None
-    if run.algo.one_shot and not run.algo.certifies:
+    if run.algo.one_shot and not simulation.algorithm.minimizes_objective:
         return None
     faster = None
     if simulation.sampler is not None and "server_lr" in run.algo.uses and not run.algo.varying_options():
@@ -249,9 +249,10 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
         faster = larger_server_lr(run.hparams.server_lr, client_lr_of(run) * steps, smoothness)
     tolerance = math.inf if run.algo.certifies else run.hparams.tolerance
     certified = job.certified or run.algo.certifies
-    return judge(
+    verdict = judge(
         simulation.setup.problem, run.regularizer.numbers, tolerance, job.model, job.history, faster, certified
     )
+    return replace(verdict, advice=FEW_DIGITS) if run.algo.one_shot and not verdict.converged else verdict
 
 
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fco_cli.errors import require
-from fco_cli.problem.data import ClientData, HeldOut
+from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.choices import AutoModel, ModelChoice
 from fco_cli.problem.models.linear import Linear, Model
@@ -44,6 +44,11 @@ class Task(ABC):
     @property
     def clients_available(self) -> int | None:
         """Number of training clients, or None if it is unknown before the data are read."""
+        return None
+
+    @property
+    def preparation_noise(self) -> float | None:
+        """Noise multiplier of statistics of rows that prepare the data; None if none are released with noise."""
         return None
 
     def missing_data(self) -> str | None:
@@ -97,6 +102,14 @@ class Task(ABC):
         Statistics of the rows, such as means for standardization, are computed anew from the remaining rows.
         """
         return (data.with_held_out(fold.rows(data.training)) for fold in held_out)
+
+    def with_folds(
+        self, seed: int, dtype: str, folds: int, by: str
+    ) -> tuple[TaskData, FoldAssignment, Iterable[TaskData]]:
+        """Return the data of all rows, the assignment of the training rows to folds, and the data of every fold."""
+        data = self.data(seed, dtype)
+        deal = FoldAssignment.of(data.training, folds, by, data.loss.classification, seed)
+        return data, deal, self.split_folds(data, seed, dtype, deal)
 
     def metrics(self, problem: Problem, w: Array) -> dict[str, Array]:
         """Return task-specific metrics of models [J, P]."""

@@ -9,21 +9,24 @@ import copy
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fco_cli.data.fitted import LinearModel
-from fco_cli.data.format import FederatedData, check_labels, format_list
+from fco_cli.data.format import FederatedData, check_labels, format_list, shown
+from fco_cli.data.plausibility import Finding, find_doubts
 from fco_cli.data.preparation import Preparation, Recipe, prepared
 from fco_cli.data.published import PUBLICATIONS, Publication
+from fco_cli.data.ranges import check_ranges, simulated_preparation
 from fco_cli.data.readers import fingerprint, read
+from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.source import Columns
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.splits import Holdout, Partition, Parts, split
-from fco_cli.errors import no_such_key, require
+from fco_cli.errors import UserError, no_such_key, require
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
@@ -48,12 +51,16 @@ class Tabular(Task):
     fill: str  # of missing values: mean, median or refuse
     flag_missing: bool  # add an indicator column for every column with missing values
     min_count: int  # rarer categories are merged into "other"
+    ranges: Any = None  # public ranges of columns, which replace statistics of rows (data/ranges.py); null: none
+    moments_noise: float | None = None  # noise multiplier of one release of moments, with ranges; null: no release
     holdout: str  # validation rows: split (column), clients, rows (of every client) or none; auto: split or rows
     holdout_fraction: float
     test: str  # test rows, evaluated once at the end: same values; auto: split or none
     test_fraction: float
     class_weight: str | None  # balanced: all classes have equal total weight
     site_intercept: bool  # a private bias per client instead of a common one
+    # prepare rows from exact sums over the clients (`data/exact_sums.py`), set by the run
+    exact_sums: bool = field(default=False, metadata={"omegaconf_ignore": True})
 
     main_metric = "objective"
     validates: ClassVar[str] = "rows"  # meaning of task.holdout=auto if the split column has no validation rows
@@ -68,13 +75,32 @@ class Tabular(Task):
         if self.loss != "auto":
             self.configured_loss()  # raises UserError for an invalid parameter
         _ = self.recipe, self.holdouts
+        self._check_ranges()
         allowed = "null or balanced"
         require(self.class_weight in (None, "balanced"), "task.class_weight", self.class_weight, allowed)
 
+    def _check_ranges(self) -> None:
+        check_ranges(self.ranges)
+        if self.ranges is not None:
+            allowed = "mean with task.ranges: missing values become the center of their range"
+            require(self.fill == "mean", "task.fill", self.fill, allowed)
+            allowed = "false with task.ranges: columns with missing values would be disclosed"
+            require(not self.flag_missing, "task.flag_missing", self.flag_missing, allowed)
+        if self.moments_noise is not None:
+            is_usable = self.ranges is not None and self.standardize and 1e-6 <= self.moments_noise <= 1e6
+            allowed = "null, or a number from 1e-6 to 1e6 with task.ranges and task.standardize=true"
+            require(is_usable, "task.moments_noise", self.moments_noise, allowed)
+
+    @property
+    def preparation_noise(self) -> float | None:
+        return self.moments_noise
+
     def identity(self) -> dict[str, Any]:
-        """Return the configuration without the parameters of other losses."""
+        """Return the configuration without the parameters of other losses and without keys that are not used."""
         other_losses = [kind for name, kind in all_losses().items() if name != self.loss]
         unused = {f"{kind.name}_{parameter.name}" for kind in other_losses for parameter in fields(kind)}
+        unused |= {key for key in ("ranges", "moments_noise") if getattr(self, key) is None}
+        unused |= set() if self.exact_sums else {"exact_sums"}
         return {key: value for key, value in super().identity().items() if key not in unused}
 
     def bound_classes(self) -> Iterable[type]:
@@ -122,26 +148,56 @@ class Tabular(Task):
         name = self.loss
         if name == "auto":
             is_binary = np.isin(data.y, (0, 1)).all() if data.classes is None else len(data.classes) == 2
+            if data.classes is None and not is_binary and len(codes := np.unique(data.y)) == 2:
+                first, second = (category_name(code) for code in codes)
+                raise UserError(
+                    f"{data.source}: every label is {first} or {second}, which may be two classes or numbers: set "
+                    f"task.label='{shown(self.columns.label)}=={second}' for classes, or task.loss=squared for numbers"
+                )
             name = (Logistic if is_binary else Squared if data.classes is None else Softmax).name
         return self._make_loss(name)
 
     def build(self, seed: int, dtype: str) -> TaskData:
-        data = self.read(seed)
-        task_data = self._build_parts(data, split(data, *self.holdouts, seed), dtype)
+        data = self._table(seed)
+        task_data = self._build_parts(data, split(data, *self.holdouts, seed), dtype, seed)
+        log.info("%s: %s loss%s", data.source, task_data.loss.name, self._reason(data))
+        for finding in self.doubts(data):
+            log.warning("%s: warning: %s", data.source, finding.text)
         preparation = task_data.description.preparation
         if preparation is not None and (constant := preparation.constant):
             log.warning("%s: constant features, which get no weight: %s", data.source, format_list(constant))
         return task_data
 
+    def doubts(self, data: FederatedData) -> list[Finding]:
+        """Return the warnings about the data; there are none for published tables, whose columns are declared."""
+        return []
+
+    def _reason(self, data: FederatedData) -> str:
+        """Return why loss=auto chose the loss."""
+        if self.loss != "auto":
+            return ""
+        if data.classes is not None:
+            return f" (task.loss=auto; the labels are the classes {format_list(data.classes, 4)})"
+        return f" (task.loss=auto; the labels are {'0 and 1' if np.isin(data.y, (0, 1)).all() else 'numbers'})"
+
     def cross_validated(self) -> Self:
         """Return this task with holdout=auto meaning no validation rows, unless the file has a split."""
         other = copy.copy(self)
-        other.__dict__["validates"] = "none"
+        other.__dict__ |= {"validates": "none", "_tables": {}}
         return other
+
+    def _table(self, seed: int) -> FederatedData:
+        """Return the table; a task for cross-validation stores it, because every fold prepares it again."""
+        tables: dict[int, FederatedData] | None = self.__dict__.get("_tables")
+        if tables is None:
+            return self.read(seed)
+        if seed not in tables:
+            tables[seed] = self.read(seed)
+        return tables[seed]
 
     def split_folds(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """Yield the task data of every fold, with a preparation computed from its training rows only."""
-        table = self.read(seed)
+        table = self._table(seed)
         training = np.flatnonzero(split(table, *self.holdouts, seed).training)
         _, member = np.unique(table.client[training], return_inverse=True)
         training = training[np.argsort(member, kind="stable")]  # in the order of ClientData
@@ -149,13 +205,13 @@ class Tabular(Task):
             rows = fold.rows(data.training)
             masks = np.zeros((3, len(table.y)), dtype=bool)
             masks[0, training[~rows]], masks[1, training[rows]] = True, True
-            yield self.with_chosen_model(self._build_parts(table, Parts(*masks), dtype), seed)
+            yield self.with_chosen_model(self._build_parts(table, Parts(*masks), dtype, seed), seed)
 
-    def _build_parts(self, data: FederatedData, parts: Parts, dtype: str) -> TaskData:
+    def _build_parts(self, data: FederatedData, parts: Parts, dtype: str, seed: int) -> TaskData:
         loss = self._loss_for(data)
         outputs = check_labels(data, loss)
         data = self._with_weights(data, parts.training, loss)
-        preparation = self._fit_preparation(data, parts.training)
+        preparation = self._fit_preparation(data, parts.training, seed)
         self._check_memory(data, preparation, dtype)
         training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
         assert training is not None
@@ -170,18 +226,20 @@ class Tabular(Task):
         return TaskData(
             training, kind(training.x.shape[1], outputs, site_bias=self.site_intercept), loss, validation,
             description=LinearModel(loss, classes, preparation, clients, features),
-            features=features,
-            test=test,
-            clients=clients,
+            features=features, test=test, clients=clients,
         )  # fmt: skip
 
-    def _fit_preparation(self, data: FederatedData, training: Array) -> Preparation | None:
+    def _fit_preparation(self, data: FederatedData, training: Array, seed: int) -> Preparation | None:
         """Return the preparation, or None for sparse rows, which are not prepared."""
         if is_sparse(data.x):
             allowed = f"false: centering would make the sparse rows of {data.source} dense"
             require(not self.standardize, "task.standardize", self.standardize, allowed)
             return None
-        return replace(prepared(data.take(training), self.recipe), table=self.columns)
+        rows = data.take(training)
+        if self.ranges is None:
+            return replace(prepared(rows, self.recipe, self.exact_sums), table=self.columns)
+        declared = self.ranges, self.standardize, self.moments_noise
+        return replace(simulated_preparation(rows, *declared, seed), table=self.columns)
 
     def _with_weights(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
         """Return the data with sample weights times class weights, normalized to mean 1 over the training rows."""
@@ -254,6 +312,11 @@ class Custom(Tabular):
     categorical: list[str]  # columns with categories that are written as numbers
     missing: list[str]  # additional missing-value markers
     names: list[str]  # column names, for a table without header
+    patient: str | None = None  # the column with the patient of each row; a patient's rows stay together
+    decimal: str | None = None  # decimal separator, "." or ","; null: recognized in every column
+    derive: list[str] = field(default_factory=list)  # columns from dates: age=years_between(birth, admission)
+    map: list[str] = field(default_factory=list)  # new names: old=new for columns, sex:M=male for texts
+    fold_case: bool = False  # names of clients, categories and classes are equal in any case
     min_samples: int  # clients with fewer samples are dropped
     partition: str | None  # assignment of rows to simulated clients
     partition_clients: int
@@ -266,7 +329,7 @@ class Custom(Tabular):
         has_events = self.loss != "auto" and all_losses()[self.loss].censored_labels
         require(self.event is None or has_events, "task.event", self.event, f"null unless task.loss={Cox.name}")
         require(self.min_samples >= 0, "task.min_samples", self.min_samples, "a whole number >= 0")
-        _ = self._partition
+        _ = self._partition, self.columns
 
     @property
     def _partition(self) -> Partition | None:
@@ -278,7 +341,14 @@ class Custom(Tabular):
     def columns(self) -> Columns:
         lists = (tuple(self.drop), tuple(self.categorical), tuple(self.missing), tuple(self.names))
         dealt = self.partition is not None
-        return Columns(self.label, self.client, self.split, self.weights, *lists, dealt=dealt, event=self.event)
+        return Columns(
+            self.label, self.client, self.split, self.weights, *lists, dealt=dealt, event=self.event,
+            patient=self.patient, decimal=self.decimal, derive=tuple(self.derive), map=tuple(self.map),
+            fold_case=self.fold_case,
+        )  # fmt: skip
+
+    def doubts(self, data: FederatedData) -> list[Finding]:
+        return find_doubts(data, censored=self.event is not None)
 
     def missing_data(self) -> str | None:
         return None if Path(self.path).exists() else f"task.path: {self.path} not found"

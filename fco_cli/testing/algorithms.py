@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fco_cli.algorithms import Varying
+from fco_cli.algorithms.arrays import Scalar, slot_count
 from fco_cli.algorithms.numpy_backend import numpy_clients
-from fco_cli.algorithms.rounds import Scalar, slot_count
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.problem.layout import Array, stack_numbers
 from fco_cli.problem.mirror_maps import Entropy, PNorm

@@ -66,6 +66,18 @@ def check_slope(loss: Loss, labels: Array) -> None:
         np.testing.assert_allclose(slope(loss, scores, y), expected, rtol=1e-5, atol=1e-6)
 
 
+def check_curvature(loss: Loss, labels: Array) -> None:
+    """`curvature` is the derivative of `slope`, the upper triangle row by row."""
+    if loss.curvature is None:
+        return
+    for scores, y in zip(_scores(loss, labels), labels, strict=True):
+        own = np.empty(len(scores) * (len(scores) + 1) // 2)
+        loss.bound_kernel("curvature")(scores, y, own)
+        steps = 1e-6 * np.eye(len(scores))
+        expected = np.array([(slope(loss, scores + h, y) - slope(loss, scores - h, y)) / 2e-6 for h in steps])
+        np.testing.assert_allclose(own, expected[np.triu_indices(len(scores))], rtol=1e-5, atol=1e-6)
+
+
 def check_convexity(loss: Loss, labels: Array) -> None:
     """The loss is convex in the scores."""
     scores = _scores(loss, labels)
@@ -128,6 +140,7 @@ def check_gradient_of_a_problem(loss: Loss, labels: Array) -> None:
 
 LOSS_CHECKS: list[Callable[[Loss, Array], None]] = [
     check_slope,
+    check_curvature,
     check_convexity,
     check_divergence_is_preserved,
     check_labels,

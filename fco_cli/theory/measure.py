@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fco_cli.algorithms import Cohort, Varying, all_algorithms
+from fco_cli.algorithms.arrays import names, picker
 from fco_cli.algorithms.numba_backend import ClientKernels
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import names, picker
 from fco_cli.kernels.compiled import Kernel, declared, kernel, specialize
 from fco_cli.kernels.named import named
 from fco_cli.problem.descent import Batches

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import all_algorithms, ops
+from fco_cli.algorithms.arrays import Matrix, Scalar, Vector
 from fco_cli.algorithms.numba_backend import bound_operations
 from fco_cli.algorithms.numpy_backend import NumpyBatches, NumpyGeometry, numpy_clients
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Matrix, Scalar, Vector
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.descent import Batches
 from fco_cli.problem.mirror_maps import Entropy, Euclidean
@@ -53,7 +53,11 @@ def arguments_of(name, problem, geometry, batches, random):
         "geometry": geometry,
         "batches": batches,
         "k": 1,
-        "matrix": random.standard_normal((size, 2, size)),
+        "triangle": random.standard_normal((4, 2, size)),
+        "value": random.standard_normal(2),
+        "fraction": 0.3,
+        "columns": np.tile(np.arange(size), (2, 1)),
+        "matrix": random.standard_normal((4, 2, size)),
         **{key: random.uniform(0.1, 1, 2) for key in ("t", "rate", "coefficient", "divisor", "radius")},
     }
     parameters = inspect.signature(getattr(ops, name)).parameters

@@ -11,7 +11,19 @@ import pytest
 from fco_cli.algorithms import all_algorithms
 
 SIZES = (7, 4, 9)
-EXACT = ("scaffold_prox", "zhj", "feddualavg_cv", "ditto", "scaffnew", "fista", "feddr", "fedadmm", "fedsplit")
+EXACT = (
+    "scaffold_prox",
+    "zhj",
+    "feddualavg_cv",
+    "ditto",
+    "scaffnew",
+    "fista",
+    "quasi_newton",
+    "feddr",
+    "fedadmm",
+    "fedsplit",
+    "prox_newton",
+)
 DRIFT = ("fedmid_osp", "feddualavg", "scaffold_osp", "fedprox", "fedmid_osp_m", "feddualavg_m")
 VANISHING = ("fast_fedda", "c_fedda", "mc_fedda")  # bias decreases as 1/n despite client drift
 TESTED_SEPARATELY = (

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Cohort
-from fco_cli.algorithms.rounds import MessageWeights, Vector, aggregate, aggregate_sum, fixed_point_sum
+from fco_cli.algorithms.arrays import Vector
+from fco_cli.algorithms.rounds import MessageWeights, aggregate, aggregate_sum, fixed_point_sum
 from fco_cli.errors import UserError
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import ClientData

@@ -103,7 +103,7 @@ def test_momentum_by_hand(make_problem, make_hparams, cohorts_of, make_algorithm
 
 EUCLIDEAN = (
     "scaffold", "scaffnew", "feddr", "fedadmm", "fedsplit", "fast_fedda", "c_fedda", "mc_fedda", "fedadam", "fedyogi",
-    "fedadagrad", "fedfw", "fista", "moments",
+    "fedadagrad", "fedfw", "fista", "moments", "prox_newton", "quasi_newton",
 )  # fmt: skip
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from fco_cli.commands.data import main
+from fco_cli.commands.shell import add_columns, columns_of
 from fco_cli.data import FederatedData, read, save
 from fco_cli.data.describe import Description
+from fco_cli.data.readers import read_single_client
 from fco_cli.data.readers.source import Columns
 
-ADVICE = "a column must hold numbers or categories: declare the text as missing, or the column as categorical"
+ADVICE = (
+    "a column must hold numbers or categories: declare the text as missing (--missing old or task.missing=[old]), or "
+    "the column as categorical (--categorical age or task.categorical=[age])"
+)
 TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"
 
 
@@ -149,3 +158,58 @@ def test_the_largest_numbers_are_described_without_a_warning(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("client,height,y\na,1e308,1e308\na,-1e308,0.5\nb,1e308,2\nb,0,-1e308\n")
     main(["describe", str(tmp_path / "t.csv")])
     assert "feature shift between clients" in capsys.readouterr().out
+
+
+HOSPITAL = """\
+Klinik;subject#;Kreatinin;sex;birth;admission;died
+North;1;85,3;Male;1950-03-01;2020-03-01;0
+North ;1;90,1;M;1950-03-01;2020-03-02;1
+south;2;70;male;1960-03-01;2020-03-03;1
+South;3;77,25;female;1961-03-01;2020-03-04;0
+"""
+OPTIONS = [
+    "--label", "died", "--patient", "subject#", "--map", "Kreatinin=crea", "--map", "sex:M=male", "--fold-case",
+    "--derive", "age=years_between(birth, admission)", "--decimal", ",",
+]  # fmt: skip
+
+
+def test_the_options_of_a_table(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(HOSPITAL)
+    arguments = [str(tmp_path / "t.csv"), str(tmp_path / "t.npz"), *OPTIONS, "--client", "Klinik"]
+    main(["convert", *arguments])
+    data = read(tmp_path / "t.npz")
+    assert data.feature_names == ["crea", "sex", "age"]
+    assert data.levels == {1: ["female", "male"]}
+    assert data.x[:, 0].tolist() == [85.3, 90.1, 70, 77.25]
+    assert data.patient.tolist() == ["1", "1", "2", "3"]
+    assert data.clients.tolist() == ["north", "south"]
+    (tmp_path / "options.txt").write_text("\n".join(arguments))
+    main(["convert", f"@{tmp_path / 'options.txt'}"])
+    np.testing.assert_array_equal(read(tmp_path / "t.npz").x, data.x)
+
+
+def test_a_site_reads_its_table_with_the_same_options(tmp_path):
+    """The options are stored as JSON in the site's folder."""
+    (tmp_path / "t.csv").write_text(HOSPITAL)
+    parser = argparse.ArgumentParser()
+    add_columns(parser)
+    columns = columns_of(parser.parse_args([*OPTIONS, "--drop", "Klinik"]))
+    stored = json.loads(json.dumps(asdict(columns)))
+    restored = Columns(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})
+    assert restored == columns
+    data = read_single_client(tmp_path / "t.csv", "north", restored)
+    assert data.feature_names == ["crea", "sex", "age"]
+    assert data.patient.tolist() == ["1", "1", "2", "3"]
+
+
+def test_warnings_are_printed_with_the_rows_of_every_client(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    rows = [f"{'ab'[k % 2]},{-999 if k in (3, 4, 5) else random.normal(90, 5):.1f},{k // 2 % 2}" for k in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["client,crea,y", *rows]))
+    line = "warning: column 'crea': 3 rows have -999, which may mean missing: --missing 'crea:-999' or task.missing="
+    main(["describe", str(tmp_path / "t.csv")])
+    assert f"{line}[crea:-999] [a 1, b 2]\n" in capsys.readouterr().out
+    main(["check", str(tmp_path / "t.csv")])
+    assert f"{line}[crea:-999]\n" in capsys.readouterr().out
+    main(["check", str(tmp_path / "t.csv"), "--missing", "crea:-999"])
+    assert "warning:" not in capsys.readouterr().out

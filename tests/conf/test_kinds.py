@@ -30,10 +30,12 @@ SMALLEST = {  # experiment -> overrides
     "hidden_settings": [*LASSO, ONE, "task=lasso_i,lasso_ii", "task.start=glorot", "regularizer.strength=0.2,0.5"],
     "subgradient": [*LASSO, ONE],
     "successors": ["algo=feddualavg,zhj", "task.dimension=12", "task.ones=3", "task.clients=4", "task.samples=10"],
+    "few_rounds": ["algo=fista,dlsa", "task.dimension=8", "task.ones=3", "task.clients=4", "task.samples=20"],
     "path": [
         "task=lasso", "task.dimension=12", "task.ones=4", "task.clients=4", "task.samples=10",
         "path.strengths=3", "path.folds=2", "path.tolerance=1e-2", "hparams.tolerance=1e-2",
     ],
+    "glm": ["task=lasso", "task.dimension=5", "task.ones=2", "task.clients=4", "task.samples=10"],
     "theory": ["theory.rounds=[4]", "theory.steps=[2]", "theory.clients=[2]", "theory.rates=[0.25]"],
 }  # fmt: skip
 NEEDS_A_DOWNLOAD = {"fmri"}  # tests/tasks/test_fmri.py runs it on a tree in nilearn's layout
@@ -71,7 +73,7 @@ SLOW = ("nuclear_i", "digits", "fmri_sim", "femnist10_l1")  # to compile; their 
 )
 def test_it_runs(fco_run, tmp_path, experiment):
     write_writers(tmp_path / "writers.npz")
-    profile = "paper" if experiment == "path" else "smoke"  # a path has one scale
+    profile = "paper" if experiment in ("path", "glm") else "smoke"  # they have one scale
     fco_run("-m", f"experiment={experiment}", f"profile={profile}", "hydra.launcher.n_jobs=1", *SMALLEST[experiment])
     folder = tmp_path / "outputs" / ("" if profile == "paper" else profile) / experiment
     if experiment == "theory":
@@ -80,6 +82,9 @@ def test_it_runs(fco_run, tmp_path, experiment):
     if experiment == "path":
         (done,) = folder.glob("*/*/*/path.csv")
         assert json.loads((done.parent / "result.json").read_text())["chosen"].keys() == {"min", "1se"}
+        return
+    if experiment == "glm":
+        assert len(list(folder.glob("*/*/coefficients.csv"))) == 1
         return
     results = [json.loads(path.read_text()) for path in folder.glob("*/*/*/result.json")]
     assert results

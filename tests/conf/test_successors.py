@@ -14,6 +14,7 @@ from fco_cli.studies.leaderboard.tables import FAMILIES
 
 EXPERIMENTS = [name for name in options_of("experiment") if name.startswith("successors")]
 RUNS = 6
+TOGETHER = ("successors", "successors_digits", "few_rounds")  # experiments with all methods
 
 
 def grids(composed, experiment):
@@ -48,7 +49,7 @@ def test_what_nobody_tuned_is_in_the_grid(composed, experiment):
 
 def test_every_method_of_a_family_takes_part(composed):
     """In one experiment at least: those that know constraints only, on the digits."""
-    members = {algo for experiment in ("successors", "successors_digits") for algo, _ in grids(composed, experiment)}
+    members = {algo for experiment in TOGETHER for algo, _ in grids(composed, experiment)}
     families = {name: vars(kind)["style"].family for name, kind in all_algorithms().items() if "style" in vars(kind)}
     assert {name for name, family in families.items() if family in FAMILIES} <= members
     assert set(families.values()) == {*FAMILIES, "others"}

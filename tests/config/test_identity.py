@@ -191,7 +191,7 @@ def make(tmp_path_factory):
 
 FEW = ["hparams.rounds=1", "hparams.local_epochs=1", "hparams.client_lr=0.001", "hparams.clients_per_round=3"]
 SMALL_MATRIX = ["task=nuclear", "task.dimension=3", "task.rank=1", "task.clients=3", "task.samples=6"]
-TINY = ["task=lasso", "task.dimension=6", "task.ones=2", "task.clients=3", "task.samples=6"]
+TINY = ["task=lasso", "task.dimension=6", "task.ones=2", "task.clients=3", "task.samples=9"]
 
 
 @pytest.mark.parametrize("name", all_algorithms())

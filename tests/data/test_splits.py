@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fco_cli.data.format import FederatedData
-from fco_cli.data.splits import METHODS, Partition
+from fco_cli.data.splits import METHODS, Holdout, Partition, split
 from fco_cli.errors import UserError
 
 
@@ -77,3 +79,34 @@ def test_too_many_clients_are_refused():
         Partition("labels", 4, 1).assign(numbers, data.x, 0)
     with pytest.raises(UserError, match=r"task.partition_concentration: got 0.0001, which leaves some of "):
         dealt("labels", clients=100, concentration=1e-4)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
+def test_rows_of_one_patient_are_never_divided(fraction):
+    """Held-out rows are about the requested share, whole patients, and not all patients of a client."""
+    random = np.random.default_rng(1)
+    rows = 400
+    data = replace(
+        table(rows), client=random.choice(["a", "b", "c"], rows), patient=random.integers(0, 40, rows).astype(str)
+    )
+    parts = split(
+        data, Holdout("holdout", "val", "rows", fraction, "none"), Holdout("test", "test", "none", 0.2, "none"), 0
+    )
+    assert (parts.training ^ parts.validation).all()
+    for client in "abc":
+        own = data.client == client
+        held_out, kept = (set(data.patient[own & part]) for part in (parts.validation, parts.training))
+        assert held_out
+        assert kept
+        assert not held_out & kept
+        assert (
+            abs((own & parts.validation).sum() - fraction * own.sum())
+            <= np.unique(data.patient[own], return_counts=True)[1].max()
+        )
+
+
+def test_a_client_with_one_patient_keeps_its_rows():
+    data = replace(table(6), client=np.array(list("aaabbb")), patient=np.array(list("111234")))
+    parts = split(data, Holdout("holdout", "val", "rows", 0.5, "none"), Holdout("test", "test", "none", 0.2, "none"), 0)
+    assert parts.validation[:3].sum() == 0
+    assert 1 <= parts.validation[3:].sum() <= 2

@@ -57,6 +57,7 @@ def configurations(folder: Path, shard: str) -> Iterator[tuple[str, list[list[st
     if shard == "algorithms":
         for name in all_algorithms():
             tries = [[*LASSO, f"algo={name}", f"regularizer={psi}"] for psi in ("l1", "l1_ball", "none")]
+            tries.append([*LASSO, "task.samples=60", f"algo={name}"])  # more rows than parameters at every client
             yield f"algorithm {name}", tries
     if shard == "regularizers":
         for name in all_regularizers():

@@ -23,6 +23,7 @@ TINY = [
     "task.dimension=20", "task.ones=5", "task.clients=6", "task.samples=15",
     "hparams.rounds=3", "hparams.clients_per_round=3",
 ]  # fmt: skip
+SIMILAR = ["task.samples=200", "task.heterogeneity=0"]  # clients whose own estimates are close to those of all
 TINY_NUCLEAR = ["task=nuclear", "task.dimension=4", "task.rank=2", *TINY[2:]]
 
 
@@ -54,8 +55,8 @@ def test_scaffold_refuses_a_regularizer(tmp_path, here):
 @pytest.mark.parametrize("algo", sorted(all_algorithms()))
 def test_every_algorithm_leaves_a_record(tmp_path, algo, here):
     everybody = ["hparams.clients_per_round=6"] if getattr(all_algorithms()[algo], "full_participation", False) else []
-    without_psi = ["regularizer=none"] if algo == "scaffold" else []
-    said = here(*TINY, f"algo={algo}", *everybody, *without_psi, f"output_dir={tmp_path}").out
+    own_settings = {"scaffold": ["regularizer=none"], "csl": SIMILAR, "dlsa": SIMILAR}.get(algo, [])
+    said = here(*TINY, f"algo={algo}", *everybody, *own_settings, f"output_dir={tmp_path}").out
     record = the_record(tmp_path)
     assert f"record: {record}\nnext: fco-report {tmp_path}/lasso\n" in said
     kind = all_algorithms()[algo]

@@ -28,7 +28,7 @@ from tests.federation.site.test_site import BILLION, SESSION, STATE, TRAIN, star
 NUMBERS = itertools.count(1)
 PREPARE = {
     "task": {"data": "/etc/passwd"}, "sites": ["north"], "seed": 0, "dtype": "float64", "classes": None,
-    "summary": True,
+    "folds": [None], "summary": True, "exact": False,
 }  # fmt: skip
 
 logging.disable(logging.CRITICAL)
@@ -87,10 +87,10 @@ def main() -> None:
     session, request = link.session, functools.partial(ask, link)
     report("an honest request", start_stack(request).kind)
     changes = {
-        "NaN": {"z": np.full((1, 6), np.nan)},
-        "infinity": {"z": np.full((1, 6), np.inf)},
-        "another shape": {"z": np.zeros((1, 7))},
-        "another type": {"z": np.zeros((1, 6), np.float32)},
+        "NaN": {"z.0": np.full((1, 6), np.nan)},
+        "infinity": {"z.0": np.full((1, 6), np.inf)},
+        "another shape": {"z.0": np.zeros((1, 7))},
+        "another type": {"z.0": np.zeros((1, 6), np.float32)},
     }
     responses = {what: request("train", TRAIN, **(STATE | change)) for what, change in changes.items()}
     responses["a billion jobs"] = start_stack(request, jobs=10**9)

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from fco_cli import conf
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms import NoTransform
 from fco_cli.commands.federation_demo import Loopback
 from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.settings import Flare, close_connection
@@ -66,7 +67,7 @@ def measure(home: str, sites: list[str], rounds: int, needed: int | None) -> Non
     begin = time.monotonic()
     bits = None if needed is None else BITS
     flare = Flare(sites=sites, home=home, masks=needed is not None, min_sites=needed)
-    bind_task = flare.bind_task(task, Hparams(1e-5, 1.0, rounds, len(sites), 10, 1, fraction_bits=bits))
+    bind_task = flare.bind_task(task, Hparams(1e-5, 1.0, rounds, len(sites), 10, 1, fraction_bits=bits), NoTransform())
     algorithm, psi = all_algorithms()["feddualavg"](), L1(strength=0.05)
     for every in (1, rounds):
         hparams = Hparams(1e-5, 1.0, rounds, len(sites), 10, 1, eval_every=every, fraction_bits=bits)

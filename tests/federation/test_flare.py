@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fco_cli.algorithms.transforms.row_accounting import RowSums, row_epsilon
 from fco_cli.commands.federation_demo import Loopback
 from fco_cli.federation.flare.rights import LAUNCH
 from fco_cli.federation.site.audit import read_entries
@@ -128,6 +129,38 @@ def test_a_masked_sweep_equals_the_simulation(federation, hospitals, tmp_path):
     assert {received(federation, name)["keys"] for name in NAMES} == {1}
 
 
+ROW_NOISE = [
+    "algo=feddualavg", "hparams.client_lr=0.05", "hparams.rounds=3", "hparams.batch_size=100",
+    "hparams.clients_per_round=all", "hparams.fraction_bits=40", "task.ranges={default:[-6,6]}",
+    "transform=row_clip_noise", "transform.noise_shares=2",
+]  # fmt: skip
+
+
+def test_without_noise_masked_sums_of_clipped_rows_equal_the_simulation(federation, hospitals, tmp_path):
+    """The weights of the sites differ from their shares of the noise, whose multiplier is 0."""
+    where = between_sites(federation, tmp_path / "sites", "federation.masks=true")
+    arguments = [*ROW_NOISE, "transform.noise_multiplier=0", "transform.clip_norm=0.4"]
+    together(fco_run(*simulated(hospitals, tmp_path / "simulated"), *arguments), fco_run(*where, *arguments))
+    assert_same_bits(tmp_path / "sites", tmp_path / "simulated", runs=1)
+
+
+def test_sites_share_noise_in_masked_sums_and_report_epsilon(federation, hospitals, tmp_path):
+    """Epsilon is that of the simulation; between sites it includes the noisy evaluations and the noisy moments."""
+    where = between_sites(federation, tmp_path / "sites", "federation.masks=true", "federation.evaluation_noise=30")
+    arguments = [*ROW_NOISE, "transform.noise_multiplier=8", "task.moments_noise=10"]
+    together(fco_run(*simulated(hospitals, tmp_path / "simulated"), *arguments), fco_run(*where, *arguments))
+    ours, theirs = (
+        json.loads(next((tmp_path / folder).rglob("result.json")).read_text())["final"]
+        for folder in ("sites", "simulated")
+    )
+    parts = RowSums(3, 1.0, 8.0), RowSums(1, 1.0, 10.0)
+    assert ours["epsilon"] == pytest.approx(theirs["epsilon"])
+    assert ours["epsilon"] == pytest.approx(row_epsilon(parts, 1e-5))
+    assert ours["epsilon_run"] == pytest.approx(row_epsilon((*parts, RowSums(5, 1.0, 30.0)), 1e-5))
+    found = [models(tmp_path / folder)["feddualavg", 0.05]["weights"] for folder in ("sites", "simulated")]
+    assert not np.array_equal(*found)  # noise of the sites is secret
+
+
 def test_killed_sites_and_analysts_do_not_change_the_result(federation, hospitals, tmp_path):
     """Kill a hospital, which joins again, then fco-run, which is restarted; both by the same commands."""
     arguments = ["algo=zhj", "hparams.client_lr=0.05", "hparams.rounds=120", "hparams.eval_every=40"]
@@ -181,7 +214,7 @@ def test_attacks_with_the_lead_s_kit(federation, tmp_path):
     assert not ran.exists()
     for reason in (
         "replayed", "another coordinator", "unknown kind of message", "no such key", "longer than the message",
-        "z is not finite", "z is float64 [1, 7]", "z is float32", "max_numbers", "more numbers than it contains",
+        "z.0 is not finite", "z.0 is float64 [1, 7]", "z.0 is float32", "max_numbers", "more numbers than it contains",
     ):  # fmt: skip
         assert has_refused(federation, "north", reason)(), reason
     assert Counter(refusals(federation, "north"))["job refused: not the job that fco-run submits"] == 3
@@ -347,5 +380,5 @@ def test_a_hospital_that_sends_invalid_responses(federation, outcomes_file, tmp_
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "east: no response in round 2; the round continues without it" in done.stderr
-    wrong = "the array z is float32 [1, 5], must be float64 [1, 6]"
+    wrong = "the array z.0 is float32 [1, 5], must be float64 [1, 6]"
     assert done.stderr.splitlines()[-1] == f"fco-run: site 'east': invalid response to 'train': {wrong}"

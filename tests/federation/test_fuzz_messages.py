@@ -29,11 +29,12 @@ from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.noise import EvaluationNoise
 from fco_cli.federation.policy import preset
-from fco_cli.federation.schema import RESPONSES
+from fco_cli.federation.response_schema import RESPONSES
 from fco_cli.federation.site.audit import read_entries
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.site import Site
 from fco_cli.path.select import Selection, select
+from fco_cli.problem.data import QuadraticQuestion
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.evaluate import evaluate_test
@@ -183,12 +184,23 @@ def scenarios(hospitals, signed, path_run, tmp_path_factory) -> dict[str, Scenar
             run: Run = path_run(*FEW, "task.loss=cox", *where)
         made.append(select(run, run.path, lambda: None))
 
+    def hessians(sites: Sites, made: list[Any]) -> None:
+        task = CustomAtSites.of(task_of(Path(), "logistic", holdout="none"), sites)
+        data, _, folds = task.with_folds(0, "float64", 2, "rows")
+        problems = [one.to_problem(L1(strength=0.1)) for one in (data, *folds)]
+        w = np.random.default_rng(0).normal(size=(3, 6))
+        asked = [
+            QuadraticQuestion(one.data, one.weights, w, k, None if k else np.array([0, 5]))  # type: ignore[arg-type]
+            for k, one in enumerate(problems)
+        ]
+        made.extend({"test_loss": float(one.value.max())} for one in data.training.curvature(asked))
+
     all_credentials = {name: signed(name) for name in NAMES}
     exact = {"standardize": False, "fill": "refuse"}
     return {
         "memory": Scenario(simulated("zhj", "logistic", resumed=True), hospitals("logistic")),
         "personal": Scenario(simulated("ditto", "logistic"), hospitals("logistic")),
-        "curvature": Scenario(simulated("feddualavg", "squared", rate=True), hospitals("squared")),
+        "smoothness": Scenario(simulated("feddualavg", "squared", rate=True), hospitals("squared")),
         "poisson": Scenario(simulated("fedmid", "poisson"), hospitals("poisson")),
         "tables": Scenario(simulated("fedmid", "logistic", fill="median"), tables(tmp_path_factory.mktemp("t")), "csv"),
         "classes": Scenario(simulated("fedmid", "softmax"), named_classes(tmp_path_factory.mktemp("w"))),
@@ -198,16 +210,38 @@ def scenarios(hospitals, signed, path_run, tmp_path_factory) -> dict[str, Scenar
             options={"mask_bits": 40},
             all_credentials=all_credentials,
         ),
+        "masked tables": Scenario(
+            simulated("fedmid", "logistic", fill="median"), tables(tmp_path_factory.mktemp("m")), "csv",
+            options={"mask_bits": 40}, all_credentials=all_credentials,
+        ),
         "noise": Scenario(
             simulated("feddualavg", "logistic", **exact), hospitals("logistic"),
             options={"noise": EvaluationNoise(1.0, 0.01)},
         ),
         "cox": Scenario(simulated("fedmid", "cox"), hospitals("cox")),
         "path": Scenario(path, hospitals("cox")),
+        "hessians": Scenario(hessians, hospitals("logistic")),
+        "masked hessians": Scenario(
+            hessians, hospitals("logistic"), options={"mask_bits": 40}, all_credentials=all_credentials
+        ),
     }  # fmt: skip
 
 
-SCENARIOS = ("memory", "personal", "curvature", "poisson", "tables", "classes", "masks", "noise", "cox", "path")
+SCENARIOS = (
+    "memory",
+    "personal",
+    "smoothness",
+    "poisson",
+    "tables",
+    "classes",
+    "masks",
+    "masked tables",
+    "noise",
+    "cox",
+    "path",
+    "hessians",
+    "masked hessians",
+)
 
 
 @pytest.fixture(scope="module")

@@ -18,16 +18,19 @@ from scipy.stats import chi2
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.rounds import from_fixed_point, to_fixed_point
+from fco_cli.algorithms.transforms.base import NoTransform
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.masked import MaskedGroup, MaskedSum
 from fco_cli.federation.coordinator.sites import Response
 from fco_cli.federation.coordinator.task import CustomAtSites
+from fco_cli.federation.flare.certificates import fingerprint
 from fco_cli.federation.masks import Masks
 from fco_cli.federation.message import Message, converted
 from fco_cli.federation.policy import Policy, Refusal, preset
-from fco_cli.federation.schema import RESPONSES, Keys, Offer, Request, Unmask
+from fco_cli.federation.response_schema import RESPONSES
+from fco_cli.federation.schema import Keys, Offer, Request, Unmask
 from fco_cli.federation.settings import Flare
 from fco_cli.federation.sharing import pair_mask, pair_secret, questions, self_mask, threshold
 from fco_cli.simulation.clients import ClientsLost
@@ -90,12 +93,12 @@ class Members:
             return one.offer(converted(head, Request))
         offers = converted(head["offers"], dict[str, Offer])
         one.start(self.number, self.content, questions(kind, head, arrays), offers)
-        self.sent[name] = one.mask(kind, Message("", arrays={"w": self.values[name]}))
+        self.sent[name] = one.mask(kind, Message("", arrays={"w.0": self.values[name]}))
         return self.sent[name]
 
     def sum(self, question: float = 0.0) -> MaskedSum:
         """Return the masked sum about a question."""
-        return self.group.sum("train", {}, {"z": np.array([question])}, None)
+        return self.group.sum("train", {}, {"z.0": np.array([question])}, None)[0]
 
     def disconnect(self) -> None: ...
 
@@ -128,7 +131,7 @@ def test_the_sum_of_all_sites_is_exact(members, count):
     assert made.present == sites.names
     assert made.fits.all()
     np.testing.assert_array_equal(made.totals["w"], exact_sum(sites.values, sites.names))
-    partial = sum(sites.sent[name].arrays["w"] for name in sites.names[1:]).view(np.int64)
+    partial = sum(sites.sent[name].arrays["w.0"] for name in sites.names[1:]).view(np.int64)
     assert (np.abs(from_fixed_point(partial, BITS)) > 100).any()  # the masks remain
 
 
@@ -193,8 +196,8 @@ def test_masked_numbers_are_uniform_whatever_the_inputs(members):
         digest = hashlib.sha256(sites.content).digest()
         for size in (1, 2, 3):
             for names in itertools.combinations("abcd", size):
-                sent = sum(sites.sent[name].arrays["w"] for name in names)
-                opened = sent - sum(self_mask(seeds[name], digest, "w", 20_000) for name in names)
+                sent = sum(sites.sent[name].arrays["w.0"] for name in names)
+                opened = sent - sum(self_mask(seeds[name], digest, "w.0", 20_000) for name in names)
                 assert chi_square(sent) < chi2.isf(1e-9, 255)
                 assert chi_square(opened) < chi2.isf(1e-9, 255)
 
@@ -208,23 +211,23 @@ def test_the_coordinator_s_view_does_not_unmask_a_site(members):
     number = sites.number - 1
     for name in "abc":
         for survivors in (list("abcd"), list("abd"), ["a", "b"]):
-            request = {**SESSION, "request": number, "survivors": survivors, "shares": True}
+            request = {**SESSION, "request": number, "survivors": survivors}
             with pytest.raises(Refusal, match=r"^masks: "):
                 sites.masks[name].unmask(converted(request, Unmask))
-    sent, digest = sites.sent["d"].arrays["w"], hashlib.sha256(sites.content).digest()
-    unmasked = sent - self_mask(seed, digest, "w", sent.size).reshape(sent.shape)  # the seed is what it does not have
+    sent, digest = sites.sent["d"].arrays["w.0"], hashlib.sha256(sites.content).digest()
+    unmasked = sent - self_mask(seed, digest, "w.0", sent.size).reshape(sent.shape)  # the seed is what it does not have
     for other in "abc":
         secret = pair_secret(sites.masks["d"].request.own.key, sites.masks["d"].request.publics[other])
-        unmasked += pair_mask(secret, digest, "w", sent.size).reshape(sent.shape)  # d comes after the others
+        unmasked += pair_mask(secret, digest, "w.0", sent.size).reshape(sent.shape)  # d comes after the others
     np.testing.assert_array_equal(unmasked.view(np.int64), exact_sum(sites.values, ["d"]))
 
 
 def test_masks_depend_on_the_request(members):
     sites = members(3, {name: np.zeros((1, 50)) for name in "abc"})
     sites.sum(1)
-    first = sites.sent["a"].arrays["w"]
+    first = sites.sent["a"].arrays["w.0"]
     sites.sum(2)
-    assert (first != sites.sent["a"].arrays["w"]).all()
+    assert (first != sites.sent["a"].arrays["w.0"]).all()
 
 
 def test_numbers_out_of_range_are_reported_without_the_site(members):
@@ -238,7 +241,7 @@ def test_numbers_out_of_range_are_reported_without_the_site(members):
     made = sites.sum()
     assert made.fits.tolist() == [True, False, False, False]
     np.testing.assert_array_equal(made.totals["w"], exact_sum(values, list("abc")))
-    assert all(sites.sent[name].arrays["overflow"].all() for name in "abc")
+    assert all(sites.sent[name].arrays["overflow.0"].all() for name in "abc")
 
 
 class TestRefusals:
@@ -283,7 +286,7 @@ class TestRefusals:
             self.start(sites, lambda offers: offers.update(b=forged))
 
     def unmask(self, sites: Members, number: int, survivors: str) -> None:
-        request = {**SESSION, "request": number, "survivors": list(survivors), "shares": True}
+        request = {**SESSION, "request": number, "survivors": list(survivors)}
         sites.masks["a"].unmask(converted(request, Unmask))
 
     def test_both_kinds_of_shares_of_a_site(self, members):
@@ -358,6 +361,30 @@ class TestForgedKeys:
         self.refused(all_credentials, lambda keys: keys["south"].update(certificate="x"), "south is not signed")
         self.refused(all_credentials, lambda keys: keys["south"].update(signature="00"), "south is not signed")
 
+    def pinned(self, all_credentials, peers: dict[str, str | None], reason: str | None) -> None:
+        masks = {name: Masks(name, credentials) for name, credentials in all_credentials.items()}
+        masks["north"] = Masks("north", all_credentials["north"], peers=peers)
+        request = converted({**SESSION, "keys": keys_of(masks), "bits": BITS, "needed": 3}, Keys)
+        if reason is None:
+            masks["north"].keys(request)
+            return
+        with pytest.raises(Refusal, match=reason):
+            masks["north"].keys(request)
+        assert not masks["north"].has_group
+
+    def test_a_peer_with_another_certificate_than_the_pinned_one(self, all_credentials, signed):
+        """A certificate of the same authority and name is not enough."""
+        pins = {name: f"SHA256:{fingerprint(one.certificate).upper()}" for name, one in all_credentials.items()}
+        self.pinned(all_credentials, pins, None)
+        self.pinned(all_credentials, {"east": pins["east"], "south": None}, None)
+        others = all_credentials | {"south": signed("another key", calling="south")}
+        self.pinned(others, {"east": None, "south": None}, None)
+        self.pinned(others, pins, r"^the certificate of south has another fingerprint than in site.yaml \(peers\)$")
+
+    def test_a_site_that_is_no_peer(self, all_credentials):
+        """The holder of the authority's key can sign for sites that do not exist."""
+        self.pinned(all_credentials, {"east": None}, "^masks with south requested; the site's policy allows its peers")
+
     def test_fewer_than_three(self, all_credentials):
         self.refused(all_credentials, lambda keys: keys.pop("south"), "at least 3")
 
@@ -369,7 +396,7 @@ def both(hospitals, make_sites, psi_for, make_hparams, all_credentials) -> Calla
     def make(algo: str, policy: Policy | None = None, masked: bool = True, **changes: Any):
         folder, algorithm, psi = hospitals("logistic"), all_algorithms()[algo](), psi_for(algo)
         hparams = make_hparams(clients_per_round=3, batch_size=4, fraction_bits=BITS, **changes)
-        task = task_of(folder, "logistic")
+        task = task_of(folder, "logistic", exact_sums=True)
         sites = make_sites(folder, all_credentials=all_credentials, mask_bits=BITS if masked else None, policy=policy)
         setups = []
         for one in (task, CustomAtSites.of(task, sites)):
@@ -435,9 +462,8 @@ def test_sites_draw_the_noise_themselves(both):
 
 def test_a_policy_can_require_masks(both):
     policy = preset("demo", masks=True)
-    _, remote, varying = both("feddualavg", policy, masked=False)
     with pytest.raises(UserError, match="the site's policy requires masks"):
-        run(remote, varying)
+        both("feddualavg", policy, masked=False)
     _, remote, varying = both("feddualavg", policy)
     run(remote, varying)
 
@@ -460,6 +486,6 @@ def test_settings_that_masks_do_not_allow(make_hparams, hospitals, given_setting
     task = task_of(hospitals("logistic"), "logistic", path="")
     used = make_hparams(**{"clients_per_round": 3, "fraction_bits": BITS, **hparams})
     with pytest.raises(UserError) as caught:
-        Flare(**{"sites": NAMES, "masks": True, **given_settings}).bind_task(task, used)
+        Flare(**{"sites": NAMES, "masks": True, **given_settings}).bind_task(task, used, NoTransform())
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.transforms import NoTransform
 from fco_cli.algorithms.transforms.clip_noise import ClipNoise, total_epsilon
+from fco_cli.algorithms.transforms.row_clip_noise import RowClipNoise
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.clients import remote_clients
 from fco_cli.federation.coordinator.task import CustomAtSites
@@ -116,7 +118,7 @@ def test_epsilon_run_covers_rounds_and_evaluations(private):
     assert job.history["epsilon"] == [total_epsilon(r, 3, 3, 4.0, 1e-5) for r in (0, 2, 4, 6)]
     evaluations = [one for one in requests if one.kind == "evaluate"]
     assert len(evaluations) + 1 == 2 * 4 + 2  # and the gradient, which is requested last
-    assert all(one.head["noise"]["deviation"] > 0 for one in evaluations)
+    assert all(one.head["fits"][0]["noise"]["deviation"] > 0 for one in evaluations)
     assert {one.kind for one in requests} == {"describe", "prepare", "apply", "stack", "train", "evaluate"}
     assert "validation_auc" not in job.history
 
@@ -165,14 +167,24 @@ def test_rows_that_need_preparation_are_refused(tmp_path, hospitals, make_sites)
 def test_a_task_that_needs_summaries_is_refused(hospitals, make_hparams, key, task):
     federation = Flare(sites=["east", "north"], evaluation_noise=2.0)
     with pytest.raises(UserError, match=rf"^task\.{key}.* with federation\.evaluation_noise: summaries of rows"):
-        federation.bind_task(task_of(hospitals("logistic"), "logistic", path="", **task), make_hparams())
+        federation.bind_task(task_of(hospitals("logistic"), "logistic", path="", **task), make_hparams(), NoTransform())
 
 
-@pytest.mark.parametrize("hide_rows", [True, False])
-def test_noise_hides_rows_if_the_transform_does(hospitals, make_hparams, hide_rows):
+@pytest.mark.parametrize(("transform", "by_row"), [(RowClipNoise(), True), (NoTransform(), False)])
+def test_noise_hides_rows_if_the_transform_does(hospitals, make_hparams, transform, by_row):
     task = task_of(hospitals("logistic"), "logistic", path="", standardize=False, fill="refuse")
-    remote = Flare(sites=["east", "north"], evaluation_noise=2.0).bind_task(task, make_hparams(), hide_rows)
-    assert remote.connection.noise == EvaluationNoise(norm=1.0, multiplier=2.0, by_row=hide_rows)
+    remote = Flare(sites=["east", "north"], evaluation_noise=2.0).bind_task(task, make_hparams(), transform)
+    assert remote.connection.noise == EvaluationNoise(norm=1.0, multiplier=2.0, by_row=by_row)
+
+
+@pytest.mark.parametrize(
+    ("masks", "shares", "allowed"), [(True, 4, "from 1 to 3, the sites that every sum needs"), (False, 2, "1 without")]
+)
+def test_noise_is_shared_by_at_most_the_sites_of_a_masked_sum(hospitals, make_hparams, masks, shares, allowed):
+    federation = Flare(sites=["east", "north", "south"], masks=masks)
+    task, hparams = task_of(hospitals("logistic"), "logistic", path=""), make_hparams(clients_per_round=3)
+    with pytest.raises(UserError, match=rf"^transform\.noise_shares: got {shares}, must be {allowed}"):
+        federation.bind_task(task, dataclasses.replace(hparams, fraction_bits=40), RowClipNoise(noise_shares=shares))
 
 
 @pytest.mark.parametrize("wrong", [{"evaluation_noise": 0.0}, {"evaluation_noise": 1.0, "evaluation_norm": math.inf}])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,16 +13,18 @@ import pytest
 from fco_cli.config import PathRun
 from fco_cli.errors import UserError
 from fco_cli.federation import settings
+from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import preset
 from fco_cli.path.record import run_path
 from fco_cli.path.select import Selection, select
+from fco_cli.problem.data import FoldAssignment, HeldOut
 from fco_cli.simulation.process import Stop
-from tests.federation.coordinator.test_clients import NAMES
+from tests.federation.coordinator.test_clients import NAMES, task_of
 
 FEW = [
     "path.strengths=2", "path.folds=2", "path.ratio=0.2", "path.tolerance=0.2", "hparams.tolerance=0.1",
-    "hparams.client_lr=0.1",
+    "hparams.client_lr=0.1", "path.algo=fista",
 ]  # fmt: skip
 
 
@@ -135,11 +140,12 @@ def select_at(run: PathRun) -> Selection:
     return select(run, run.path, lambda: None)
 
 
-def test_a_path_resumes_after_a_lost_site(at_sites, tmp_path):
-    """A lost site ends the connection; finished folds are kept, and results are bitwise those of an undisturbed run."""
+@pytest.mark.parametrize(("algo", "lost_request"), [("fista", 80), ("prox_newton", 9)])
+def test_a_path_resumes_after_a_lost_site(at_sites, tmp_path, algo, lost_request):
+    """A lost site ends the connection; finished parts are kept, and results are bitwise those of an undisturbed run."""
     folders = []
     for calm in (True, False):
-        run = at_sites("logistic", f"output_dir={tmp_path}/{calm}")
+        run = at_sites("logistic", f"path.algo={algo}", f"output_dir={tmp_path}/{calm}")
         sites, connect, sent = run.task.connection, run.task.connection.connect, iter(range(10**6))
 
         def connected(connect=connect, calm=calm, sent=sent):
@@ -147,7 +153,7 @@ def test_a_path_resumes_after_a_lost_site(at_sites, tmp_path):
             send = link.request
 
             def losing(names, content, timeout):
-                lost = not calm and next(sent) == 80
+                lost = not calm and next(sent) == lost_request
                 return {} if lost else send(names, content, timeout)
 
             link.request = losing
@@ -167,6 +173,112 @@ def test_a_fold_of_too_few_rows_is_refused_by_the_site(at_sites):
     reason = r"^south: a part \(held-out rows\) of 6 rows requested; .* allows 7 or more .* use fewer path.folds"
     with pytest.raises(UserError, match=reason):
         select(run, run.path, lambda: None)
+
+
+def counted(run: PathRun) -> Counter[str]:
+    """Return a counter of the kinds of requests that a run between sites will send."""
+    sites, kinds = run.task.connection, Counter[str]()
+    connect = sites.connect
+
+    def connected():
+        link = connect()
+        send = link.request
+
+        def request(names, content, timeout):
+            kinds[Message.unpacked(content).kind] += 1
+            return send(names, content, timeout)
+
+        link.request = request
+        return link
+
+    sites.connect = connected
+    sites.disconnect()
+    return kinds
+
+
+EXACT = (
+    "path.algo=auto",
+    "path.tolerance=null",
+    "hparams.tolerance=1e-8",
+    "path.strengths=8",
+    "path.folds=3",
+    "path.ratio=0.01",
+)
+
+
+@pytest.mark.parametrize(("loss", "method", "most"), [("logistic", "prox_newton", 25), ("squared", "moments", 5)])
+@pytest.mark.parametrize("by", ["rows", "each_client"])
+def test_hessians_make_a_path_exact_in_few_round_trips(composed, at_sites, hospitals, loss, method, most, by):
+    """Models equal the simulation's bitwise; all folds, the choice, refits and lines by site are included."""
+    overrides = (f"task.loss={loss}", f"path.by={by}", *EXACT)
+    local = select_at(composed(*overrides, f"task.path={hospitals(loss) / 'pooled.npz'}"))
+    run = at_sites(loss, *overrides)
+    kinds = counted(run)
+    remote = select_at(run)
+    assert remote.method.name == method
+    assert sum(kinds.values()) <= most, kinds
+    assert set(kinds) == {"describe", "prepare", "apply", "hessian", "evaluate"}
+    assert local.chosen == remote.chosen
+    assert remote.refitted.converged.all()
+    np.testing.assert_array_equal(local.values, remote.values)
+    np.testing.assert_array_equal(local.path.models, remote.path.models)
+    np.testing.assert_array_equal(local.refitted.models, remote.refitted.models)
+    np.testing.assert_array_equal(local.path.train_losses, remote.path.train_losses)
+    np.testing.assert_array_equal(local.curve.mean, remote.curve.mean)
+    assert [line["client"] for line in remote.clients] == ["all clients", *NAMES] * 2
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_hessians_with_masks(composed, at_sites, hospitals, signed, loss):
+    """Sums of Hessians in fixed point give the models of the fixed-point simulation, bitwise."""
+    overrides = (f"task.loss={loss}", "hparams.fraction_bits=40", *EXACT, "hparams.tolerance=1e-6")
+    local = select_at(composed(*overrides, f"task.path={hospitals(loss) / 'pooled.npz'}"))
+    credentials = {name: signed(name) for name in NAMES}
+    run = at_sites(loss, "federation.masks=true", *overrides, all_credentials=credentials, mask_bits=40)
+    kinds = counted(run)
+    remote = select_at(run)
+    assert sum(kinds.values()) <= 30, kinds
+    assert kinds["hessian"] > 0
+    assert local.chosen == remote.chosen
+    np.testing.assert_array_equal(local.values, remote.values)
+    np.testing.assert_array_equal(local.path.models, remote.path.models)
+    np.testing.assert_array_equal(local.refitted.models, remote.refitted.models)
+    np.testing.assert_array_equal(local.curve.mean, remote.curve.mean)
+
+
+def test_many_fits_are_prepared_in_order(hospitals, make_sites, signed):
+    """Masked sums of more than ten fits: each fit has its own preparation, bitwise that of exact sums."""
+    folder = hospitals("logistic")
+    task = replace(task_of(folder, "logistic", holdout="none"), exact_sums=True)
+    folds = [HeldOut(FoldAssignment(2, "rows", True, 0, draw), 0) for draw in range(12)]
+    credentials = {name: signed(name) for name in NAMES}
+    remote = CustomAtSites.of(task, make_sites(folder, all_credentials=credentials, mask_bits=40))
+    data = task.data(0, "float64")
+    pairs = zip(task.split_folds(data, 0, "float64", folds), remote.split_folds(data, 0, "float64", folds), strict=True)
+    means = set()
+    for k, (ours, theirs) in enumerate(pairs):
+        assert ours.description.preparation.as_json() == theirs.description.preparation.as_json()
+        assert theirs.training.fit == k
+        means.add(theirs.description.preparation.mean[0])
+    assert len(means) == 12
+
+
+WITHOUT_HESSIANS = ["describe", "prepare", "apply", "evaluate", "stack", "train", "smoothness"]
+
+
+@pytest.mark.parametrize("limit", [{"max_parameters_per_row": 0.1}, {"messages": WITHOUT_HESSIANS}])
+def test_sites_that_refuse_hessians_send_gradients(at_sites, limit):
+    """The site says so with its numbers of rows; the path continues with gradients."""
+    run = at_sites("logistic", "path.algo=auto", policy=preset("demo", **limit))
+    kinds = counted(run)
+    made = select_at(run)
+    assert made.method.name == "quasi_newton"
+    assert re.search(r"sends Hessians of at most \d parameters \(site.yaml\), the model has 6", made.method.reason)
+    assert kinds["hessian"] == 0
+    assert kinds["train"] > 0
+    with pytest.raises(UserError, match=r"^path.algo: got 'prox_newton', must be another for this problem: east sends"):
+        select_at(at_sites("logistic", "path.algo=prox_newton", policy=preset("demo", **limit)))
 
 
 def test_message_sizes_do_not_depend_on_the_rows(at_sites):

@@ -93,3 +93,22 @@ def test_the_authority_is_pinned(signed):
         check_authority(preset("strict", authority=given), certificate)
     with pytest.raises(UserError, match="authority: got SHA256:AB, but the kit's authority is"):
         check_authority(preset("strict", authority="SHA256:AB"), certificate)
+
+
+def test_the_coordinator_and_the_peers_are_pinned(tmp_path):
+    path, pin = tmp_path / "site.yaml", "SHA256:" + ":".join(["AB"] * 32)
+    write_policy(path, "demo", joined=False, authority="SHA256:AB", coordinator=pin, peers={"south": pin, "east": None})
+    assert Policy.read(path) == preset(
+        "demo", authority="SHA256:AB", coordinator=pin, peers={"south": pin, "east": None}
+    )
+    write_policy(path, "demo", joined=True, authority="SHA256:AB", coordinator=pin, peers={})
+    with pytest.raises(UserError, match=r"^--coordinator: got 'SHA256:CD', must be as in .*site.yaml, which is never"):
+        write_policy(path, "demo", joined=True, authority="SHA256:AB", coordinator="SHA256:CD")
+    with pytest.raises(UserError, match=r"^--peer: got .*never rewritten; edit it there"):
+        write_policy(path, "demo", joined=True, authority="SHA256:AB", peers={"south": None})
+
+
+@pytest.mark.parametrize("pins", [{"coordinator": "SHA256:AB"}, {"peers": {"south": "north"}}])
+def test_a_pin_is_a_whole_fingerprint(pins):
+    with pytest.raises(UserError, match=r"must be null or a SHA-256 fingerprint"):
+        preset("strict", **pins)

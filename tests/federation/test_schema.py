@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fco_cli.federation.message import BadMessage, converted
-from fco_cli.federation.schema import REQUESTS, RESPONSES, Description, SummaryHead, names_digest
+from fco_cli.federation.message import BadMessage, converted, names_digest
+from fco_cli.federation.response_schema import RESPONSES, Description, SummaryHead
+from fco_cli.federation.schema import REQUESTS
 from fco_cli.federation.site.site import WITH_ARRAYS
 
 SUMMARY = {

@@ -17,6 +17,12 @@ def run_of(path_run) -> Callable[..., PathRun]:
 
 
 @pytest.fixture
+def few() -> list[str]:
+    """Return the overrides of every run of `run_of`."""
+    return FEW
+
+
+@pytest.fixture
 def table(tmp_path) -> Callable[..., str]:
     """Return a function that writes a CSV file of three clinics with two informative features of four.
 

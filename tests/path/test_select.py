@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fco_cli.commands.run import _require_converged
+from fco_cli.commands.shell import one_line_errors
 from fco_cli.commands.tables import path_lines
-from fco_cli.errors import Interrupted, UserError
+from fco_cli.errors import Interrupted, NotConverged, UserError
+from fco_cli.experiments import PATH, Finished
 from fco_cli.path import record
 from fco_cli.path.record import run_path
 from fco_cli.path.select import Curve, select
@@ -134,7 +140,7 @@ def test_a_record_is_complete_and_reused(run_of, table, tmp_path):
 
 def test_a_refit_has_its_own_convergence_and_weights(run_of, table, tmp_path):
     """A refit that misses its tolerance is counted and reported; the numbers are those of the refitted model."""
-    words = [f"task.path={table()}", "path.tolerance=0.3", "path.ratio=0.01", "path.strengths=12"]
+    words = [f"task.path={table()}", "path.tolerance=0.3", "path.ratio=0.01", "path.strengths=12", "path.algo=fista"]
     short = run_of(*words, f"output_dir={tmp_path}/short", "hparams.most_rounds=25", "hparams.tolerance=1e-13")
     long = run_of(*words, f"output_dir={tmp_path}/long", "hparams.tolerance=1e-9")
     results = [run_path(run, Stop()) for run in (short, long)]
@@ -150,6 +156,17 @@ def test_a_refit_has_its_own_convergence_and_weights(run_of, table, tmp_path):
                 assert one["nonzeros"] == np.count_nonzero(model["weights"])
 
 
+def test_an_unconverged_refit_is_an_error_of_the_command(tmp_path):
+    """Exit code 1, after everything is printed and stored."""
+    good, bad = (Finished(PATH, {"refits_not_converged": count}, tmp_path, tmp_path) for count in (0, 1))
+    _require_converged([good])
+    with pytest.raises(NotConverged, match=r"^a selected model has not converged to hparams.tolerance"):
+        _require_converged([good, bad])
+    with pytest.raises(SystemExit) as caught, one_line_errors("fco-run"):
+        _require_converged([bad])
+    assert caught.value.code == 1
+
+
 def test_the_numbers_of_a_choice_are_those_of_its_refit(selection):
     run, made = selection()
     emptied = replace(made, refitted=replace(made.refitted, models=0 * made.refitted.models))
@@ -157,25 +174,67 @@ def test_the_numbers_of_a_choice_are_those_of_its_refit(selection):
     assert record._result(run, emptied, record.path_table(emptied), 0.0)["chosen"]["min"]["nonzeros"] == 0
 
 
-def test_an_interrupted_path_resumes_with_the_same_bits(run_of, table, tmp_path):
-    path = table()
-    whole = run_of(f"task.path={path}", f"output_dir={tmp_path}/whole")
+class CountingStop(Stop):
+    """Stop that is requested at a given check."""
+
+    def __init__(self, last: int | None = None) -> None:
+        super().__init__()
+        self.checks, self.last = 0, last
+
+    def check(self) -> None:
+        self.checks += 1
+        if self.checks == self.last:
+            raise Interrupted(2)
+
+
+@pytest.mark.parametrize("algo", ["auto", "fista"])
+def test_an_interrupted_path_resumes_with_the_same_bits(run_of, table, tmp_path, algo):
+    path, stop = table(), CountingStop()
+    whole = run_of(f"task.path={path}", f"output_dir={tmp_path}/whole", f"path.algo={algo}")
+    run_path(whole, stop)
+    for last in np.unique(np.linspace(1, stop.checks, 5).astype(int)):
+        run = run_of(f"task.path={path}", f"output_dir={tmp_path}/{last}", f"path.algo={algo}")
+        with pytest.raises(Interrupted):
+            run_path(run, CountingStop(last))
+        assert not (run.folder / "result.json").exists()
+        assert last < stop.checks or list(run.folder.glob("part_*.npz"))
+        run_path(run, Stop())
+        for name in ("path.csv", "clients.csv", "min/model.npz"):
+            assert (run.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
+
+
+KILLED = """
+import os, signal, sys
+from fco_cli.config import PathRun
+from fco_cli.config.compose import compose
+from fco_cli.path import solve
+from fco_cli.path.record import run_path
+from fco_cli.simulation.process import Stop
+
+class Kill(Stop):
+    checks = 0
+    def check(self):
+        self.checks += 1
+        if self.checks == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+solve.STORE_SECONDS = 0.0
+run_path(PathRun.of(compose(sys.argv[2:])), Kill())
+"""
+
+
+@pytest.mark.ci
+def test_a_path_killed_between_two_rounds_resumes_with_the_same_bits(run_of, few, table, tmp_path):
+    path = f"task.path={table()}"
+    whole, killed = (run_of(path, f"output_dir={tmp_path}/{name}") for name in ("whole", "killed"))
     run_path(whole, Stop())
-    run, stop = run_of(f"task.path={path}", f"output_dir={tmp_path}/parts"), Stop()
-    calls = iter(range(10**6))
-
-    class Stopping(Stop):
-        def check(self) -> None:
-            if next(calls) == 40:
-                raise Interrupted(2)
-
-    with pytest.raises(Interrupted):
-        run_path(run, Stopping())
-    assert list(run.folder.glob("part_*.npz"))
-    assert not (run.folder / "result.json").exists()
-    run_path(run, stop)
+    overrides = ["experiment=path", *few, path, f"output_dir={tmp_path}/killed"]
+    words = [sys.executable, "-c", KILLED, "8", *overrides]
+    assert subprocess.run(words, check=False, capture_output=True).returncode == -signal.SIGKILL
+    assert (killed.folder / "part_rounds_all.npz").exists()
+    run_path(killed, Stop())
     for name in ("path.csv", "clients.csv", "min/model.npz"):
-        assert (run.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
+        assert (killed.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
 
 
 def test_a_damaged_part_is_computed_again(run_of, table, tmp_path):

@@ -75,3 +75,27 @@ def test_a_client_computes_its_part_of_a_fold(by):
             own = data.owners == m
             np.testing.assert_array_equal(held_out.rows_of(m, 3, data.y[own]), rows[own])
         np.testing.assert_array_equal(held_out.trains(3), [not rows[data.owners == m].all() for m in range(3)])
+
+
+def test_rows_of_one_group_are_in_one_fold():
+    random = np.random.default_rng(3)
+    groups = random.integers(0, 30, 200)
+    data = ClientData(
+        np.zeros((200, 1)), random.integers(0, 2, 200).astype(float), np.array([0, 120, 200]), groups=groups
+    )
+    assignment = FoldAssignment.of(data, 5, "rows", True, 0)
+    folds = assignment.members(data)
+    for client in (slice(0, 120), slice(120, 200)):
+        for group in np.unique(groups[client]):
+            assert len(np.unique(folds[client][groups[client] == group])) == 1
+    for m, client in enumerate((slice(0, 120), slice(120, 200))):  # as at a site, which names its groups by texts
+        names = np.array([f"{group:03d}" for group in groups[client]])
+        masks = [fold.rows_of(m, 2, data.y[client], names) for fold in assignment]
+        assert [mask.tolist() for mask in masks] == [(folds[client] == k).tolist() for k in range(5)]
+    single = ClientData(data.x, data.y, data.offsets, groups=np.arange(200))
+    assert (assignment.members(single) == assignment.members(ClientData(data.x, data.y, data.offsets))).all()
+
+
+def test_groups_are_kept_with_their_rows():
+    data = ClientData(np.zeros((4, 1)), np.zeros(4), np.array([0, 2, 4]), groups=np.array([5, 6, 7, 7]))
+    assert data.take(np.array([True, False, True, True])).groups.tolist() == [5, 7, 7]

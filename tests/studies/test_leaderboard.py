@@ -11,9 +11,15 @@ from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.report import make_report
 from fco_cli.studies import all_studies
 from fco_cli.studies.leaderboard import LEADERBOARD
-from fco_cli.studies.leaderboard.figures import by_heterogeneity, draw_heterogeneity, draw_map, draw_problem
+from fco_cli.studies.leaderboard.figures import (
+    by_heterogeneity,
+    draw_few_rounds,
+    draw_heterogeneity,
+    draw_map,
+    draw_problem,
+)
 from fco_cli.studies.leaderboard.method_results import FLOOR, final_gap, gap_of, rounds_to
-from fco_cli.studies.leaderboard.tables import finding, format_cells, problems_of, summary, table
+from fco_cli.studies.leaderboard.tables import FEW_ROUNDS, finding, format_cells, problems_of, summary, table
 
 RULE = {"metric": "objective", "mode": "min", "last": 1}
 OPTIMUM = 3.0  # the objective starts at 13
@@ -33,8 +39,8 @@ def board(records):
     return add
 
 
-def single_problem(records):
-    (problem,) = problems_of(collect([records.root]).named(LEADERBOARD))
+def single_problem(records, prefix=LEADERBOARD):
+    (problem,) = problems_of(collect([records.root]).named(prefix))
     return problem
 
 
@@ -245,6 +251,29 @@ def test_figure_of_a_problem_has_a_row_per_family_and_a_column_per_cost(records,
     assert all(len(axis.lines) == 3 for axis in figure.axes)  # the other families are drawn behind
     bias = next(line for line in figure.axes[4].lines if line.get_label() == "FedMiD")
     assert bias.get_xydata() == pytest.approx(np.array([[0.3, 1e-3], [1, 1e-2]]))
+
+
+def test_few_round_methods_are_compared_by_rounds_bytes_and_queries(records, board, tmp_path):
+    kib, sites = 1024, 4
+    costs = {"experiment": "few_rounds", "density": np.zeros(3)}
+    once = {"experiment": "few_rounds", "density": np.zeros(2)}
+    board("optimum", 0, 0, **costs, queries=np.zeros(3), bytes_up=np.zeros(3), bytes_down=np.zeros(3))
+    sent = kib * np.arange(3)
+    board("fista", 0.1, 1e-5, **costs, queries=sites * np.arange(3), bytes_up=sent, bytes_down=sent)
+    sent = 9 * kib * np.arange(2)
+    board("moments", 1e-9, **once, queries=sites * np.arange(2), bytes_up=sent, bytes_down=0 * sent)
+    rows = {row["method"]: row for row in table([single_problem(records, FEW_ROUNDS)]).to_dict("records")}
+    assert [rows[name]["queries to 0.0001"] for name in ("FISTA", "moments")] == [8, 4]
+    assert [rows[name]["MB to 0.0001"] for name in ("FISTA", "moments")] == pytest.approx(
+        [4 * kib / 1e6, 9 * kib / 1e6]
+    )
+    make_report(collect([records.root]), tmp_path / "report", all_studies())
+    assert (tmp_path / "report" / "figures" / "leaderboard_costs.png").exists()
+    figure = draw_few_rounds([single_problem(records, FEW_ROUNDS)], "Costs")
+    assert [axis.get_xlabel() for axis in figure.axes] == ["rounds", "sent (MB)", "queries"]
+    lines = {line.get_label(): line.get_xydata() for line in figure.axes[2].lines}
+    assert lines["FISTA"] == pytest.approx(np.array([[4, 0.1], [8, 1e-5]]))
+    assert lines["moments"] == pytest.approx(np.array([[4, 1e-9]]))
 
 
 def test_heterogeneity_is_compared_across_experiments(records, board):

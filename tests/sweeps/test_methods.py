@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_module
 from fco_cli.algorithms import all_algorithms
 from fco_cli.config import Run, register
 from fco_cli.errors import UserError
+from fco_cli.problem import proximal_model
 from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.problems import _data, _problem, problem_of, varying_of
 
@@ -61,12 +62,14 @@ def run_of(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def few_digits():
-    """Use 20 digits instead of 1797, since kernels run as plain Python."""
+    """Use 20 digits instead of 1797 and few steps of inner solvers, since kernels run as plain Python."""
     from sklearn import datasets
 
     x, y = datasets.load_digits(return_X_y=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load_digits", lambda return_X_y: (x[:20], y[:20]))
+        for steps in ("GRADIENT_STEPS", "ROUNDS"):
+            patch.setattr(proximal_model, steps, 2)
         yield
     _data.cache_clear()
     _problem.cache_clear()

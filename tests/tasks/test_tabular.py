@@ -262,7 +262,7 @@ def test_a_table_is_run_as_it_is(build, tmp_path):
 
 @pytest.mark.parametrize(
     ("y", "loss"),
-    [([0, 1], "logistic"), ([1, 2], "squared"), (["no", "yes"], "logistic"), (["a", "b", "c"], "softmax")],
+    [([0, 1], "logistic"), ([1, 2, 3], "squared"), (["no", "yes"], "logistic"), (["a", "b", "c"], "softmax")],
 )
 def test_labels_choose_the_loss(build, tmp_path, y, loss):
     rows = "".join(f"{client},{k},{y[k % len(y)]}\n" for client in "ab" for k in range(12))
@@ -303,13 +303,52 @@ def test_rows_without_clients_are_partitioned(build, tmp_path):
     assert problem.description.preparation.features == ["x"]  # the client column is not a feature
 
 
+def test_two_numbers_as_labels_are_refused_unless_the_loss_is_given(build, tmp_path):
+    """Labels 1 and 2 are mostly classes; a regression that is not asked for would predict 1.27."""
+    rows = "".join(f"{client},{k},{k % 2 + 1}\n" for client in "ab" for k in range(12))
+    (tmp_path / "t.csv").write_text(f"client,x,y\n{rows}")
+    with pytest.raises(UserError, match=r"t.csv: every label is 1 or 2, .*: set task.label='y==2' for classes"):
+        build(tmp_path / "t.csv")
+    assert build(tmp_path / "t.csv", "task.loss=squared")[1].loss.name == "squared"
+    assert build(tmp_path / "t.csv", "task.label='y==2'")[1].loss.name == "logistic"
+    assert build(tmp_path / "t.csv", "task.categorical=[y]")[1].loss.name == "logistic"
+
+
+def test_new_rows_are_read_with_the_options_of_the_training_data(build, tmp_path):
+    """Renamed columns and texts, decimal commas, units and dates; the new table has neither label nor client."""
+    random = np.random.default_rng(5)
+    rows = [
+        f"{'Nn'[k % 2]};{random.normal(90, 9):.1f} mg/l;{'MF'[k // 3 % 2]};1960-03-01;{2000 + k % 20}-03-01;{k % 2 + 1}"
+        for k in range(60)
+    ]
+    header = "Klinik;Kreatinin;sex;birth;seen;status"
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]).replace(".", ","))
+    options = [
+        "task.client=site", "task.label='status==2'", "task.fold_case=true", "task.partition=quantity",
+        "task.partition_clients=2", "task.derive=['age=years_between(birth, seen)']",
+        "task.map=['Klinik=site','Kreatinin=crea','sex:M=male','sex:F=female','status:2=2']",
+    ]  # fmt: skip
+    task, problem = build(tmp_path / "t.csv", *options)
+    assert problem.features == ("crea [mg/l]", "sex=male", "age")
+    task.export(problem, np.array([1.0, 0, 0, 0]), tmp_path)
+    text = "Kreatinin;sex;birth;seen\n80,5 mg/l;M;1960-03-01;2000-03-01\n100 mg/l;F;1.3.1960;1.3.2010\n"
+    (tmp_path / "new.csv").write_text(text)
+    table = pd.read_csv(io.StringIO(predictions(tmp_path, tmp_path / "new.csv")))
+    scale = problem.description.preparation
+    scores = (np.array([80.5, 100]) - scale.mean[0]) / scale.scale[0]
+    np.testing.assert_allclose(table["probability of status==2"], 1 / (1 + np.exp(-scores)), rtol=1e-9)
+    (tmp_path / "new.csv").write_text(text.replace("mg/l", "g/l"))
+    with pytest.raises(UserError, match=r"missing columns crea \[mg/l\]; unknown columns crea \[g/l\]"):
+        predictions(tmp_path, tmp_path / "new.csv")
+
+
 def test_words_for_labels_are_no_numbers(build, tmp_path):
-    """A stray text turns all numeric labels into classes, whose indices must not be used for regression."""
+    """Declared classes, whose indices must not be used for regression."""
     (tmp_path / "t.csv").write_text(
         "x,client,y\n" + "".join(f"{k},{'ab'[k % 2]},{k}\n" for k in range(8)) + "9,a,high\n"
     )
     with pytest.raises(UserError, match=r"t.csv: the labels are the classes 0, 1, .*; the squared loss needs numbers"):
-        build(tmp_path / "t.csv", "task.loss=squared")
+        build(tmp_path / "t.csv", "task.loss=squared", "task.categorical=[y]")
 
 
 def test_labels_that_are_all_the_same_are_refused(build, data, with_changes):

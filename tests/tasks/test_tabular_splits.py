@@ -10,6 +10,7 @@ import pytest
 from fco_cli.data.readers import read
 from fco_cli.data.splits import Holdout, split
 from fco_cli.errors import UserError
+from fco_cli.problem.data import FoldAssignment
 
 
 def test_rows_of_every_client_are_held_out(build, data):
@@ -93,3 +94,29 @@ def test_nothing_need_be_held_out(build, data):
     _, problem = build(data, "task.loss=logistic", "task.holdout=none")
     assert problem.validation is None
     assert len(problem.data.y) == 60
+
+
+def test_folds_and_validation_keep_patients_together(build, tmp_path):
+    """The rows of a patient, given by a column with a name that Hydra's grammar does not have."""
+    random = np.random.default_rng(5)
+    patients = random.integers(0, 40, 240)
+    rows = [f"{'ab'[p % 2]},{p},{random.normal():.4f},{p},{random.integers(2)}" for p in patients]
+    (tmp_path / "t.csv").write_text("\n".join(["client,subject#,x,copy,y", *rows]))
+    task, problem = build(tmp_path / "t.csv", "task.patient='subject#'", "task.standardize=false")
+    training, validation = (set(part.x[:, 1]) for part in (problem.data, problem.held_out))
+    assert training | validation == set(patients)
+    assert not training & validation
+    data = task.build(0, "float64")
+    folds = FoldAssignment.of(data.training, 3, "rows", False, 0)
+    for part in task.split_folds(data, 0, "float64", folds):
+        assert not set(part.training.x[:, 1]) & set(part.held_out.x[:, 1])
+
+
+def test_doubts_and_the_loss_are_logged_once(build, tmp_path, caplog):
+    random = np.random.default_rng(6)
+    rows = [f"{'ab'[k % 2]},{-999 if k % 9 == 0 else random.normal(90, 5):.1f},{k % 2}" for k in range(90)]
+    (tmp_path / "t.csv").write_text("\n".join(["client,crea,y", *rows]))
+    with caplog.at_level("INFO"):
+        build(tmp_path / "t.csv")
+    assert caplog.text.count("t.csv: logistic loss (task.loss=auto; the labels are 0 and 1)") == 1
+    assert caplog.text.count("t.csv: warning: column 'crea': 10 rows have -999, which may mean missing") == 1

@@ -34,6 +34,7 @@ class Releases(NamedTuple):
 
     sums: Array  # [M], numbers of sums
     sampling: Array  # [M], probability that a sum contains a given row
+    preparation_noise: float | None = None  # noise multiplier of one more sum, for the preparation; None: none
     change: float = 1.0  # half of the largest change of a sum by one row, in the unit of the noise multiplier
 
 
@@ -54,6 +55,11 @@ class Transform:
     [J] contains the transform's parameters by name. `key` is derived from (seed, round, client); all jobs use the same
     random numbers. A message that is not finite must stay so; the server ignores it.
     """
+
+    @property
+    def shares(self) -> int:
+        """Number of clients whose noise together hides a row; 1: every client adds the whole noise."""
+        return 1
 
     @property
     def numbers(self) -> Numbers:

@@ -2,7 +2,8 @@
 
 In every local step a client draws a Poisson sample of its rows, clips the gradient of every row and adds Gaussian noise
 to their sum. A message, the client's memory and the model are then computed from noisy sums only: epsilon bounds what
-any reader of the messages learns about one row, also if all other parties cooperate.
+any reader of the messages learns about one row, also if all other parties cooperate. If only sums of messages can be
+read (secure aggregation), `noise_shares` clients can share the noise.
 """
 
 from __future__ import annotations
@@ -31,23 +32,31 @@ if TYPE_CHECKING:
 class RowClipNoise(Transform):
     """Clipping of row gradients to `clip_norm` and Gaussian noise on their sum in every local step.
 
-    The noise has standard deviation `noise_multiplier` * `clip_norm`. Messages are sent as they are.
+    The noise has standard deviation `noise_multiplier` * `clip_norm`, in the sum of any `noise_shares` clients.
+    Messages are sent as they are.
     """
 
     name: str = "row_clip_noise"
     clip_norm: float = 1.0
     noise_multiplier: float = 1.0  # 0: clipping only, no privacy
     delta: float = 1e-5  # of (epsilon, delta)-differential privacy
+    noise_shares: int = 1  # clients that share the noise of a sum of messages; 1: every client adds the whole noise
     encode = keep_message
     protects_rows = True
     gradient_step = private_gradient_step
 
     def __post_init__(self) -> None:
         check_clip_and_noise(self.clip_norm, self.noise_multiplier, self.delta)
+        require(self.noise_shares >= 1, "transform.noise_shares", self.noise_shares, "a whole number >= 1")
+
+    @property
+    def shares(self) -> int:
+        return self.noise_shares
 
     def check(self, algorithm: FederatedRound, weighting: str) -> None:
         allowed = f"another: {algorithm.name} takes several gradients of the same rows"
         require(algorithm.row_sums is not None, "transform", self.name, allowed)
+        algorithm.check_shares()
         if self.noise_multiplier > 0 and find_spec("dp_accounting") is None:
             raise UserError(f"transform: row_clip_noise needs dp-accounting: {install_extra('privacy')}")
 
@@ -74,16 +83,19 @@ class RowClipNoise(Transform):
     ) -> dict[str, Array]:
         """Return `epsilon` of the model and `epsilon_run` of the rounds and the evaluations, for one row.
 
-        Both are maxima over the clients. `epsilon_run` is infinite if evaluations are exact, as in a simulation.
+        Both are maxima over the clients and include a noisy preparation. `epsilon_run` is infinite if evaluations are
+        exact, as in a simulation.
         Dropped messages change neither: clipped gradients are finite, so that no row can make a message infinite.
         """
         assert releases is not None
         pairs = undominated(zip(releases.sums.tolist(), releases.sampling.tolist(), strict=True))
         exact = Evaluations(1, 0.0) if evaluated is None else evaluated
         answers = RowSums(exact.answers, 1.0, exact.noise_multiplier)
+        noise = releases.preparation_noise
+        prepared = () if noise is None else (RowSums(1, 1.0, noise),)
         spent: dict[str, list[float]] = {"epsilon": [], "epsilon_run": []}
         for multiplier, delta in zip(numbers["noise_multiplier"].tolist(), numbers["delta"].tolist(), strict=True):
-            for name, others in (("epsilon", ()), ("epsilon_run", (answers,))):
+            for name, others in (("epsilon", prepared), ("epsilon_run", (*prepared, answers))):
                 each = [row_epsilon((RowSums(*pair, multiplier / releases.change), *others), delta) for pair in pairs]
                 spent[name].append(max(each))
         return {name: np.array(values) for name, values in spent.items()}

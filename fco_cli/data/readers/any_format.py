@@ -14,13 +14,15 @@ from fco_cli.data.readers.benchmarks import Leaf, Tff
 from fco_cli.data.readers.csv_files import Csv, Tsv
 from fco_cli.data.readers.matrices import Libsvm, Npy, Npz, Svmlight
 from fco_cli.data.readers.parquet import Parquet
+from fco_cli.data.readers.raw_table import RawTable
 from fco_cli.data.readers.source import Columns, Format, ReadOptions, Source, check_memory, find_source, read_arrays
-from fco_cli.data.readers.tables import RawTable, Table
+from fco_cli.data.readers.sql import Sql
+from fco_cli.data.readers.tables import Table
 from fco_cli.data.sparse import is_sparse, with_sparse_rows
 from fco_cli.errors import UserError
 from fco_cli.problem.data import Rows
 
-FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Tsv(), Parquet(), Svmlight(), Libsvm())
+FORMATS: tuple[Format, ...] = (Npz(), Npy(), Leaf(), Tff(), Csv(), Tsv(), Parquet(), Sql(), Svmlight(), Libsvm())
 
 ClientChoice = Callable[[list[str]], list[str]]  # selects clients from the sorted names of all
 
@@ -125,9 +127,9 @@ def _fingerprint(
     check_memory(source, _read_options(source, columns, choose))
     total = hashlib.sha256(source.format.name.encode())
     for path in source.files:
-        with source.format.as_user_error(path), path.open("rb") as file:
+        with source.format.as_user_error(path):
             name = path.relative_to(source.path).as_posix() if source.in_folder else ""
-            total.update(hashlib.sha256(name.encode()).digest() + hashlib.file_digest(file, "sha256").digest())
+            total.update(hashlib.sha256(name.encode()).digest() + source.format.digest(path))
     return total.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Cells of tables: numbers, missing values, texts, and labels, which may be conditions such as `num>0`."""
+"""Cells of tables: numbers, missing values, texts, renamed columns and texts, and labels, which may be conditions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from typing import Any
 import numpy as np
 
 from fco_cli.data.format import format_list, shown
+from fco_cli.data.readers.numerals import number_in
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")  # defaults; users add their own
 TRUTH = {"true": 1.0, "false": 0.0}
-DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(\D|$)")
-DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][+-]?\d+)?")
-COMMA_ADVICE = "it is a number with a decimal comma: write numbers with a decimal point (1.6)"
-TEXT_ADVICE = "a column must hold numbers or categories: declare the text as missing, or the column as categorical"
-DATE_ADVICE = "dates are not numbers: convert them to days since a reference date, or drop the column (drop)"
 ORDERINGS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
 }  # fmt: skip
@@ -28,8 +24,14 @@ EQUALITIES: dict[str, Callable[[Any, Any], Any]] = {"==": operator.eq, "!=": ope
 CONDITION = re.compile(r"(.+?)\s*(>=|<=|==|!=|>|<)\s*(.+)")
 
 
-def parse_number(cell: str) -> float | None:
-    """Return the number in a cell, or None for text; unlike in Python, 1_000 is text."""
+def parse_number(cell: str, decimal: str | None = None) -> float | None:
+    """Return the number in a cell, or None for text; unlike in Python, 1_000 is text.
+
+    With `decimal`, the number has this decimal separator and may have thousands separators.
+    """
+    if decimal is not None:
+        number = number_in(cell.strip(), decimal)
+        return TRUTH.get(cell.strip().lower()) if number is None else number
     try:
         return None if "_" in cell else float(cell)
     except ValueError:
@@ -48,11 +50,12 @@ class CellParser:
     missing_texts: frozenset[str] = frozenset(MISSING)
     missing_numbers: frozenset[float] = frozenset()  # in any column, such as -999
     missing_by_column: dict[str, set[float]] = field(default_factory=dict)  # in one column, such as chol: 0
+    decimal: str | None = None  # decimal separator; None: a point, unless a column has commas (numerals.py)
     cache: dict[str, float | str] = field(default_factory=dict)  # parsed cells
     objects: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_markers(cls, missing: Sequence[str], header: Sequence[str]) -> CellParser:
+    def from_markers(cls, missing: Sequence[str], header: Sequence[str], decimal: str | None = None) -> CellParser:
         """Return the parser for the given markers: texts, numbers, or a number in one column such as chol:0."""
         missing_texts, numbers = set(MISSING), set()
         missing_by_column: dict[str, set[float]] = {}
@@ -70,7 +73,7 @@ class CellParser:
                 missing_by_column.setdefault(column, set()).add(number)
             else:
                 numbers.add(number)
-        return cls(frozenset(missing_texts), frozenset(numbers), missing_by_column)
+        return cls(frozenset(missing_texts), frozenset(numbers), missing_by_column, decimal)
 
     def parse_numbers(self, cells: list[str]) -> list[float]:
         """Return the values of numeric or missing cells; raise ValueError for any other cell."""
@@ -87,7 +90,7 @@ class CellParser:
         """Return a number, NaN for a missing value, or the stripped text."""
         if (value := self.cache.get(cell)) is None:
             text = cell.strip()
-            number = np.nan if text in self.missing_texts else parse_number(text)
+            number = np.nan if text in self.missing_texts else parse_number(text, self.decimal)
             value = self.cache[cell] = text if number is None else number
         return value
 
@@ -99,6 +102,59 @@ class CellParser:
             if column in header:
                 column_values = numbers[:, list(header).index(column)]
                 column_values[np.isin(column_values, list(values))] = np.nan
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """New names of columns and of texts in columns: `old=new`, or `column:old=new` for a text."""
+
+    columns: dict[str, str]  # by the name in the file
+    texts: dict[str, dict[str, str]]  # by column (new name) and text
+    fold_case: bool = False  # texts that differ only in case are equal
+
+    @classmethod
+    def of(
+        cls, source: object, rules: Sequence[str], header: Sequence[str], fold_case: bool, labeled: bool
+    ) -> Renaming:
+        """Parse the rules for a file with these columns; a column may have its new name already.
+
+        A file without labels, for prediction, may lack columns.
+        """
+        columns: dict[str, str] = {}
+        texts: dict[str, dict[str, str]] = {}
+        for rule in rules:
+            old, equals, new = (part.strip() for part in rule.rpartition("="))
+            column, colon, text = (part.strip() for part in old.rpartition(":"))
+            if not equals or not old or not new:
+                raise UserError(
+                    f"map: got {shown(rule)!r}, must be old=new, or column:old=new for the texts of a column"
+                )
+            if colon and old not in header:
+                texts.setdefault(columns.get(column, column), {})[text] = new
+            elif old in header and new in header:
+                raise UserError(f"{source}: map: got {shown(rule)!r}, but there are columns {old!r} and {new!r}")
+            elif old in header:
+                columns[old] = new
+            elif new not in header and labeled:
+                raise UserError(f"{source}: map: column {shown(old)!r} not found; columns are {format_list(header)}")
+        renamed = [columns.get(name, name) for name in header]
+        for column in texts:
+            if column not in renamed and labeled:
+                raise UserError(
+                    f"{source}: map: column {shown(column)!r} not found; columns are {format_list(renamed)}"
+                )
+        return cls(columns, texts, fold_case)
+
+    def header(self, header: Sequence[str]) -> list[str]:
+        """Return the new names of the columns."""
+        return [self.columns.get(name, name) for name in header]
+
+    def names(self, column: str, texts: Array) -> Array:
+        """Return the new texts of a column; texts lose surrounding white space."""
+        distinct, member = np.unique(np.char.strip(texts), return_inverse=True)
+        known = self.texts.get(column, {})
+        new = [known.get(text, text) for text in distinct.tolist()]
+        return np.array([text.casefold() if self.fold_case else text for text in new], dtype=np.str_)[member]
 
 
 @dataclass(frozen=True)

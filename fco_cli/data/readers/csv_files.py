@@ -20,9 +20,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.data.format import name_array, shown
-from fco_cli.data.readers.cells import CellParser, parse_number
+from fco_cli.data.readers.cells import CellParser, Renaming, parse_number
+from fco_cli.data.readers.raw_table import RawTable, label_column
 from fco_cli.data.readers.source import ReadOptions
-from fco_cli.data.readers.tables import ColumnIndex, RawTable, Table, index_columns, label_column, row_clients
+from fco_cli.data.readers.tables import ColumnIndex, Table, index_columns, row_clients
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
@@ -54,7 +55,7 @@ class Csv(Table):
 
     def raw(self, path: Path, options: ReadOptions) -> RawTable:
         with _open_table(path, options) as (header, content):
-            table = _Reader(path, header, options)
+            table = TableReader(path, header, options)
             while chunk := list(islice(content.lines, table.chunk_rows)):
                 if len(header) > WIDE or any(mark in line for line in chunk for mark in SPECIAL_CHARACTERS):
                     content = content.put_back(chunk)
@@ -71,18 +72,22 @@ class Tsv(Csv):
     name, suffix = "a TSV file", ".tsv"
 
 
-class _Reader:
+class TableReader:
     """Incremental reader of one table."""
 
     def __init__(self, path: Path, header: list[str], options: ReadOptions) -> None:
-        self.path, self.header, self.options = path, header, options
-        self.index: ColumnIndex = index_columns(path, header, options)
-        self.cells = CellParser.from_markers(options.columns.missing, header)
+        columns = options.columns
+        self.renaming = Renaming.of(path, columns.map, header, columns.fold_case, options.labeled)
+        self.path, self.header, self.options = path, self.renaming.header(header), options
+        self.index: ColumnIndex = index_columns(path, self.header, options)
+        self.cells = CellParser.from_markers(columns.missing, self.header, columns.decimal)
         self.chunk_rows = max(1, CHUNK_CELLS // len(header))
         self.pandas_options = _pandas_options(self.index, len(header))
         self.numbers = array("d")  # [N, d], grows in place
         self.lines = array("q")
         self.texts: dict[int, list[tuple[int, str]]] = {}  # texts of the features that are not all numbers
+        if columns.decimal is not None:  # 1.234 may be 1234: parse every cell
+            self.texts = {k: [] for k in range(len(self.index.features))}
         self.others: dict[int, list[str]] = {column: [] for column in self.index.others}
 
     def add_lines(self, done: int, chunk: list[str], delimiter: str) -> None:
@@ -182,7 +187,6 @@ class _Reader:
         features = [self.header[column] for column in index.features]
         rows = len(self.lines)
         numbers = np.frombuffer(self.numbers).reshape(rows, len(features))
-        self.cells.mark_missing(numbers, features)
         texts = {
             k: (np.array([row for row, _ in entries]), name_array(path, "category", [text for _, text in entries]))
             for k, entries in self.texts.items()
@@ -191,17 +195,21 @@ class _Reader:
         table = RawTable(
             path, self.options.columns, features, numbers, texts, np.frombuffer(self.lines, np.int64),
             row_clients(path, self._names_of(index.client), rows, self.options),
-            index.meaning,
-            None if index.label is None else label_column(path, self.cells, self.others[index.label]),
+            index.meaning, None, self.renaming,
         )  # fmt: skip
+        if index.label is not None:
+            table.label = label_column(table, self.cells, self.others[index.label], index.meaning.column)
         if index.split is not None:
             table.split = name_array(path, "split", self._names_of(index.split) or [])
-        if index.event is not None:
+        if index.event is not None and index.event_meaning is not None:
             table.event_meaning = index.event_meaning
-            table.event = label_column(path, self.cells, self.others[index.event])
+            table.event = label_column(table, self.cells, self.others[index.event], index.event_meaning.column)
         if index.weights is not None:
             table.weights = self._weights(table, self.others[index.weights])
-        return table
+        if index.patient is not None:
+            table.patient = name_array(path, "patient", self._names_of(index.patient) or [])
+        dates = {name: self.others[column] for name, column in index.dates.items()}
+        return table.complete(self.cells, dates, index.derivations)
 
     def _names_of(self, column: int | None) -> list[str] | None:
         """Return a column of names; raise UserError if one is empty."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fco_cli.data.format import name_array, shown
-from fco_cli.data.readers.cells import DATE_ADVICE, CellParser
+from fco_cli.data.readers.cells import CellParser, Renaming
+from fco_cli.data.readers.dates import DATE_ADVICE
+from fco_cli.data.readers.raw_table import RawTable, label_column
 from fco_cli.data.readers.source import ReadOptions, as_user_error
-from fco_cli.data.readers.tables import ColumnIndex, RawTable, Table, index_columns, label_column, row_clients
+from fco_cli.data.readers.tables import ColumnIndex, Table, index_columns, row_clients
 from fco_cli.errors import UserError, install_extra
 from fco_cli.problem.layout import Array
 
@@ -31,70 +34,90 @@ class Parquet(Table):
         return as_user_error(path, self.name, (ArrowException,))
 
     def memory_needed(self, path: Path, options: ReadOptions) -> int:
-        with _open_table(path, options) as (file, header, index):
-            _check_types(path, file.schema_arrow, header, index)
-            return 8 * file.metadata.num_rows * (2 * len(index.features) + 3)  # Arrow columns and our copy
+        with _open_table(path, options) as opened:
+            _check_types(path, opened)
+            return (
+                8 * opened.file.metadata.num_rows * (2 * len(opened.index.features) + 3)
+            )  # Arrow columns and our copy
 
     def raw(self, path: Path, options: ReadOptions) -> RawTable:
-        with _open_table(path, options) as (file, header, index):
-            table = file.read(
-                [header[column] for column in (*index.others, *index.features)], use_pandas_metadata=False
-            )
-        cells, features = (
-            CellParser.from_markers(options.columns.missing, header),
-            [header[column] for column in index.features],
-        )
-        numbers, texts = np.empty((table.num_rows, len(features))), {}
+        columns = options.columns
+        with _open_table(path, options) as opened:
+            header, index = opened.header, opened.index
+            used = [*index.others, *index.features]
+            read = opened.file.read([opened.names[k] for k in used], use_pandas_metadata=False)
+        table = {header[k]: read.column(opened.names[k]) for k in used}
+        cells = CellParser.from_markers(columns.missing, header, columns.decimal)
+        features = [header[column] for column in index.features]
+        numbers, texts = np.empty((read.num_rows, len(features))), {}
         for k, name in enumerate(features):
-            numbers[:, k], rows, strings = _cells(path, table.column(name), cells)
+            numbers[:, k], rows, strings = _cells(path, table[name], cells)
             if len(rows):
                 texts[k] = (rows, strings)
-        cells.mark_missing(numbers, features)
         clients = None if index.client is None else _text(path, header[index.client], table)
         raw = RawTable(
-            path, options.columns, features, numbers, texts, np.arange(table.num_rows),
-            row_clients(path, clients, table.num_rows, options),
-            index.meaning,
-            None if index.label is None else _label(path, table.column(header[index.label]), cells),
+            path, columns, features, numbers, texts, np.arange(read.num_rows),
+            row_clients(path, clients, read.num_rows, options),
+            index.meaning, None, opened.renaming,
             unit="row",
         )  # fmt: skip
+        if index.label is not None:
+            raw.label = _label(raw, header[index.label], table, cells)
         if index.split is not None:
             raw.split = name_array(path, "split", _text(path, header[index.split], table))
         if index.event is not None:
             raw.event_meaning = index.event_meaning
-            raw.event = _label(path, table.column(header[index.event]), cells)
+            raw.event = _label(raw, header[index.event], table, cells)
         if index.weights is not None:
-            raw.weights, rows, strings = _cells(path, table.column(header[index.weights]), cells)
+            raw.weights, rows, strings = _cells(path, table[header[index.weights]], cells)
             if len(rows):
-                raw.fail(int(rows[0]), options.columns.weights, strings[0], "a weight must be a number >= 0")
-        return raw
+                raw.fail(int(rows[0]), columns.weights, strings[0], "a weight must be a number >= 0")
+        if index.patient is not None:
+            raw.patient = name_array(path, "patient", _text(path, header[index.patient], table))
+        return raw.complete(cells, {name: _dates(table[name]) for name in index.dates}, index.derivations)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Open file with its columns: names in the file, and names after renaming."""
+
+    file: Any
+    names: list[str]
+    header: list[str]
+    index: ColumnIndex
+    renaming: Renaming
 
 
 @contextmanager
-def _open_table(path: Path, options: ReadOptions) -> Iterator[tuple[Any, list[str], ColumnIndex]]:
+def _open_table(path: Path, options: ReadOptions) -> Iterator[_Opened]:
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise UserError(f"{path}: Parquet files need pyarrow: {install_extra('parquet')}") from None
     with ParquetFile(path) as file:
         schema = file.schema_arrow
-    header = [name for name in schema.names if not ROW_NUMBERS.fullmatch(name)]
+    names = [name for name in schema.names if not ROW_NUMBERS.fullmatch(name)]
+    columns = options.columns
+    renaming = Renaming.of(path, columns.map, names, columns.fold_case, options.labeled)
+    header = renaming.header(names)
     index = index_columns(path, header, options)
     # Read texts as dictionaries: repeated texts then take no additional memory.
-    used = [header[column] for column in (*index.others, *index.features)]
+    used = [names[column] for column in (*index.others, *index.features)]
     with ParquetFile(path, read_dictionary=[name for name in used if _is_text(schema.field(name).type)]) as file:
-        yield file, header, index
+        yield _Opened(file, names, header, index, renaming)
 
 
-def _check_types(path: Path, schema: Any, header: list[str], index: ColumnIndex) -> None:
+def _check_types(path: Path, opened: _Opened) -> None:
     from pyarrow import types
 
+    index, schema = opened.index, opened.file.schema_arrow
     for k in (*index.others, *index.features):
-        kind, column = schema.field(header[k]).type, f"{path}: column {shown(header[k])!r}"
-        if types.is_temporal(kind):
+        kind, column = schema.field(opened.names[k]).type, f"{path}: column {shown(opened.header[k])!r}"
+        is_date = types.is_date(kind) or types.is_timestamp(kind)
+        if types.is_temporal(kind) and not (is_date and k in index.dates.values()):
             raise UserError(f"{column} holds {shown(kind, 40)}; {DATE_ADVICE}")
         number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-        if not number and not _is_text(kind):
+        if not number and not _is_text(kind) and not is_date:
             raise UserError(f"{column} holds {shown(kind, 40)}; must be numbers or text")
 
 
@@ -134,16 +157,26 @@ def _dictionary_codes(path: Path, column: Any) -> tuple[Array, Array]:
     return np.concatenate(codes), known
 
 
-def _label(path: Path, column: Any, cells: CellParser) -> Array:
+def _label(raw: RawTable, name: str, table: dict[str, Any], cells: CellParser) -> Array:
+    column = table[name]
     if not _is_text(column.type):
         return _numbers(column)
-    codes, names = _dictionary_codes(path, column)
-    return label_column(path, cells, np.append(names, "")[codes].tolist())
+    codes, names = _dictionary_codes(raw.path, column)
+    return label_column(raw, cells, np.append(names, "")[codes].tolist(), name)
 
 
-def _text(path: Path, name: str, table: Any) -> list[str]:
+def _dates(column: Any) -> list[str]:
+    """Return a column of dates or texts as texts; "" for null."""
+    from pyarrow import string, timestamp, types
+
+    if types.is_timestamp(column.type):
+        column = column.cast(timestamp("us", column.type.tz))  # more digits are not ISO 8601
+    return ["" if text is None else text for text in column.cast(string()).to_pylist()]
+
+
+def _text(path: Path, name: str, table: dict[str, Any]) -> list[str]:
     """Return a column as texts; raise UserError if a value is missing."""
-    column = table.column(name)
+    column = table[name]
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy()))
         raise UserError(f"{path}: row {row}: column {shown(name)!r} is empty; every row must have a value")

@@ -8,6 +8,7 @@ what is specific to a file format.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import warnings
@@ -21,7 +22,8 @@ from typing import ClassVar
 import numpy as np
 
 from fco_cli.data.format import ROW_ARRAYS, Arrays, shown
-from fco_cli.errors import UserError
+from fco_cli.data.readers.numerals import DECIMALS
+from fco_cli.errors import UserError, require
 from fco_cli.memory_limit import in_units, require_memory
 
 MAX_RATIO = 200  # of memory for reading to size on disk, if reading takes more than SMALL_BYTES
@@ -42,6 +44,14 @@ class Columns:
     names: tuple[str, ...] = ()  # column names of a table without a header
     dealt: bool = False  # rows will be partitioned into simulated clients; a client column is ignored
     event: str | None = None  # a column or condition: 1 for an event, 0 for censoring; the label is then a time
+    patient: str | None = None  # rows of one patient stay together in splits and folds
+    decimal: str | None = None  # decimal separator, "." or ","; None: recognized in every column
+    derive: tuple[str, ...] = ()  # columns from dates: age=years_between(birth, admission)
+    map: tuple[str, ...] = ()  # new names: old=new for a column, column:old=new for a text in it
+    fold_case: bool = False  # names of clients, categories and classes that differ only in case are equal
+
+    def __post_init__(self) -> None:
+        require(self.decimal in (None, *DECIMALS), "decimal", self.decimal, "one of " + ", ".join(map(repr, DECIMALS)))
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,11 @@ class Format(ABC):
     @abstractmethod
     def read(self, path: Path, options: ReadOptions) -> Arrays:
         """Read the arrays of one file."""
+
+    def digest(self, path: Path) -> bytes:
+        """Return a hash of the content of one file."""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
 
     def join(self, parts: list[tuple[Path, Arrays]]) -> Arrays:
         """Concatenate the rows of all files."""

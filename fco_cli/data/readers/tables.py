@@ -7,23 +7,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
 from fco_cli.data.format import UNASSIGNED, Arrays, check_unique, format_list, name_array, shown
-from fco_cli.data.readers.cells import (
-    COMMA_ADVICE,
-    DATE,
-    DATE_ADVICE,
-    DECIMAL_COMMA,
-    TEXT_ADVICE,
-    CellParser,
-    Label,
-    category_name,
-)
+from fco_cli.data.readers.cells import Label
+from fco_cli.data.readers.dates import Derivation
+from fco_cli.data.readers.raw_table import RawTable
 from fco_cli.data.readers.source import Columns, Format, ReadOptions
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
@@ -34,30 +26,38 @@ class ColumnIndex:
     """Column indices of a table by role."""
 
     meaning: Label
-    label: int | None  # None: the rows are for prediction
+    label: int | None  # None: the rows are for prediction, or the label is derived
     client: int | None  # None: one file per client, or rows without clients
     split: int | None
     weights: int | None
     features: list[int]
     event_meaning: Label | None = None
     event: int | None = None
+    patient: int | None = None
+    dates: dict[str, int] = field(default_factory=dict)  # arguments of the derivations
+    derivations: list[Derivation] = field(default_factory=list)
 
     @property
     def others(self) -> list[int]:
         """Indices of all columns that are read, except the features."""
-        return [k for k in (self.label, self.client, self.split, self.weights, self.event) if k is not None]
+        roles = (self.label, self.client, self.split, self.weights, self.event, self.patient, *self.dates.values())
+        return list(dict.fromkeys(k for k in roles if k is not None))
 
 
 def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> ColumnIndex:
     """Return the column indices by role; columns without another role are features."""
     columns, index = options.columns, {name: k for k, name in enumerate(header)}
-    meaning = Label.of(columns.label, header)
+    derived = [Derivation.name_in(text) for text in columns.derive]
+    check_unique(path, "derive", derived)
+    meaning = Label.of(columns.label, [*header, *derived])
     event = None if columns.event is None else Label.of(columns.event, header)
-    role_columns = (meaning.column, columns.client, columns.split, columns.weights, event and event.column)
-    special = [name for name in role_columns if name]
-    check_unique(path, "the columns for label, client, split, weights and event", special)
+    event_column = None if event is None else event.column
+    roles = (meaning.column, columns.client, columns.split, columns.weights, event_column, columns.patient)
+    special = [name for name in roles if name]
+    check_unique(path, "the columns for label, client, split, weights, event and patient", special)
+    derivations, dates = _derivations(header, options, special)
     required = _required_columns(meaning, event, options)
-    _check_columns_exist(path, header, options, required)
+    _check_columns_exist(path, [*header, *derived], options, required)
     dropped = set(columns.drop)
     used = [name for name in header if name not in dropped]
     check_unique(path, "columns", used)
@@ -68,19 +68,30 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
             f"{path}: has a column {shown(columns.client)!r}, but a file in a folder holds one client, named after the "
             "file: drop the column (drop), or join all files into one table"
         )
-    features = [index[name] for name in used if name not in special]
-    if not features:
+    features = [index[name] for name in used if name not in special and name not in dates]
+    if not features and not set(derived).difference(special):
         raise UserError(f"{path}: no feature columns are left")
-    if invalid := [name for name in columns.categorical if name in special]:
-        raise UserError(f"{path}: {shown(invalid[0])!r} is declared as categorical, but is not a feature")
+    if invalid := [name for name in columns.categorical if name in special and name != meaning.column]:
+        raise UserError(f"{path}: {shown(invalid[0])!r} is declared as categorical, but is not a feature or the label")
     if options.labeled and columns.split in used:
         required.append(columns.split)
-    indices = {name: index[name] for name in required}
-    client, weights = indices.get(columns.client), indices.get(columns.weights or "")
-    event_index = None if event is None else indices.get(event.column)
+    indices = {name: index[name] for name in required if name in index}
+    label, client, split, weights, event_index, patient = (indices.get(name or "") for name in roles)
     return ColumnIndex(
-        meaning, indices.get(meaning.column), client, indices.get(columns.split), weights, features, event, event_index
-    )
+        meaning, label, client, split, weights, features, event, event_index, patient,
+        {name: index[name] for one in derivations for name in (one.first, one.second)}, derivations,
+    )  # fmt: skip
+
+
+def _derivations(header: Sequence[str], options: ReadOptions, special: list[str]) -> tuple[list[Derivation], set[str]]:
+    """Return the derived columns to compute, and the names of all their arguments, which are not features."""
+    derivations, dates = [], set()
+    for text in options.columns.derive:
+        dates.update(Derivation.arguments_in(text))
+        if options.labeled or Derivation.name_in(text) not in special:  # rows to predict from may lack the label
+            derivations.append(Derivation.of(text, header))
+            dates |= {derivations[-1].first, derivations[-1].second}
+    return derivations, dates
 
 
 def _required_columns(meaning: Label, event: Label | None, options: ReadOptions) -> list[str]:
@@ -91,141 +102,21 @@ def _required_columns(meaning: Label, event: Label | None, options: ReadOptions)
     client = [] if options.in_folder or columns.dealt else [columns.client]
     split = [] if columns.split == Columns.split else [columns.split]
     weights = [columns.weights] if columns.weights else []
-    return [meaning.column, *client, *split, *weights, *([] if event is None else [event.column])]
+    patient = [columns.patient] if columns.patient else []
+    return [meaning.column, *client, *split, *weights, *([] if event is None else [event.column]), *patient]
 
 
 def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions, required: list[str]) -> None:
     columns, existing = options.columns, set(header)
     dropped = columns.drop if options.labeled else ()  # a table to predict from may lack dropped columns
-    for name in (*dropped, *columns.categorical, *required):
+    label = Label.of(columns.label, header).column
+    categorical = [name for name in columns.categorical if options.labeled or name != label]
+    for name in (*dropped, *categorical, *required):
         if name not in existing:
             hint = " (task.partition assigns rows without clients to clients)" if name == columns.client else ""
             raise UserError(f"{path}: column {shown(name)!r} not found; columns are {format_list(header)}{hint}")
     if dropped_and_used := [name for name in (*required, *columns.categorical) if name in columns.drop]:
         raise UserError(f"{path}: column {shown(dropped_and_used[0])!r} is both dropped and used")
-
-
-@dataclass
-class RawTable:
-    """Content of one file before validation, so that `fco-data describe` can show invalid columns."""
-
-    path: Path
-    columns: Columns
-    features: list[str]
-    numbers: Array  # [N, d]; NaN: missing or text
-    texts: dict[int, tuple[Array, Array]]  # by feature: the rows with text cells, and the texts
-    lines: Array  # [N], line number of each row in the file
-    client: Array
-    meaning: Label
-    label: Array | None  # numbers (NaN: missing) or texts (empty: missing)
-    split: Array | None = None
-    weights: Array | None = None
-    unit: str = "line"  # what `lines` counts
-    event_meaning: Label | None = None
-    event: Array | None = None  # same format as the label
-
-    def kind(self, feature: int) -> str:
-        """Return the type of a feature: number, category, date, mixed or empty."""
-        numbers = ~np.isnan(self.numbers[:, feature]).all()
-        if self.features[feature] in self.columns.categorical:
-            return "category" if numbers or feature in self.texts else "empty"
-        if feature not in self.texts:
-            return "number" if numbers else "empty"
-        if any(DATE.match(text) for text in np.unique(self.texts[feature][1])):
-            return "date"
-        return "mixed" if numbers else "category"
-
-    def arrays(self) -> Arrays:
-        """Return the arrays of the neutral format; raise UserError if a column cannot be used."""
-        categorical = self._categorical()
-        x, names, category_of = self.numbers, [], []
-        for feature in categorical:
-            levels, codes = self.categories(feature)
-            x[:, feature] = codes
-            names.append(levels)
-            category_of.append(np.full(len(levels), feature))
-        arrays = {"x": x, "client": self.client, "features": name_array(self.path, "feature", self.features)}
-        if names:
-            arrays |= {"categories": np.concatenate(names), "category_of": np.concatenate(category_of)}
-        if self.label is not None:
-            arrays |= self._labels(self.label)
-        if self.split is not None:
-            arrays["split"] = self.split
-        if self.weights is not None:
-            if (wrong := ~((self.weights >= 0) & (self.weights < np.inf))).any():
-                row = int(np.argmax(wrong))
-                self.fail(row, self.columns.weights, self.weights[row], "a weight must be a number >= 0")
-            arrays["weights"] = self.weights
-        return arrays
-
-    def _categorical(self) -> list[int]:
-        """Return the categorical features; raise UserError for dates and for texts among numbers."""
-        declared = [k for k, name in enumerate(self.features) if name in self.columns.categorical]
-        for feature in sorted({*self.texts}.difference(declared)):
-            kind, name = self.kind(feature), self.features[feature]
-            rows, texts = self.texts[feature]
-            if kind == "date":
-                first = next(i for i, text in enumerate(texts) if DATE.match(text))
-                self.fail(int(rows[first]), name, texts[first], DATE_ADVICE)
-            if (comma := _first_decimal_comma(texts)) is not None:
-                advice = f"{COMMA_ADVICE}, or declare the column as categorical if its texts are names"
-                self.fail(int(rows[comma]), name, texts[comma], advice)
-            if kind == "mixed":
-                share = f"{np.count_nonzero(~np.isnan(self.numbers[:, feature]))} of {len(self.lines)} rows"
-                self.fail(int(rows[0]), name, texts[0], f"{share} have a number there; {TEXT_ADVICE}")
-        return sorted({*self.texts, *declared})
-
-    def categories(self, feature: int) -> tuple[Array, Array]:
-        """Return the sorted category names of a column and the index of each row's category [N], NaN if missing."""
-        numbers = self.numbers[:, feature]
-        rows = np.flatnonzero(~np.isnan(numbers))
-        values, which = np.unique(numbers[rows], return_inverse=True)
-        names = name_array(self.path, "category", [category_name(value) for value in values] or [""])
-        texts = names[which] if len(values) else np.array([], dtype=np.str_)
-        if feature in self.texts:
-            rows, texts = np.append(rows, self.texts[feature][0]), np.append(texts, self.texts[feature][1])
-        levels, member = np.unique(texts, return_inverse=True)
-        codes = np.full(len(numbers), np.nan)
-        codes[rows.astype(np.int64)] = member
-        return levels, codes
-
-    def _labels(self, label: Array) -> Arrays:
-        missing = label == "" if label.dtype.kind == "U" else np.isnan(label)
-        if missing.any():
-            self.fail(int(np.argmax(missing)), self.meaning.column, "", "every row must have a label")
-        if label.dtype.kind == "U" and (first := _first_decimal_comma(label)) is not None:
-            self.fail(first, self.meaning.column, label[first], COMMA_ADVICE)
-        arrays = {
-            "y": self.meaning.apply(label) if self.event_meaning is None else self._times(label, self.event_meaning)
-        }
-        return arrays if self.meaning.classes is None else arrays | {"classes": self.meaning.classes}
-
-    def _times(self, times: Array, meaning: Label) -> Array:
-        """Return the labels of the Cox model: the times, negated where censored."""
-        assert self.event is not None
-        if self.meaning.comparison or times.dtype.kind == "U":
-            self.fail(
-                0, self.meaning.text, times[0], f"with event {shown(meaning.text)!r}, the label must be a time > 0"
-            )
-        if (wrong := ~(times > 0)).any():
-            row = int(np.argmax(wrong))
-            self.fail(row, self.meaning.column, times[row], "a time must be a number > 0")
-        known = self.event != "" if self.event.dtype.kind == "U" else ~np.isnan(self.event)
-        happened = meaning.apply(self.event)
-        if not meaning.comparison:
-            known &= np.isin(happened, (0, 1)) if happened.dtype.kind != "U" else False
-        if not known.all():
-            row = int(np.argmin(known))
-            expected = "0 (censored) or 1 in every row, or a condition such as status==2"
-            self.fail(row, meaning.column, self.event[row], f"the event must be {expected}")
-        return np.where(happened > 0, times, -times)
-
-    def fail(self, row: int, column: object, cell: object, advice: str) -> NoReturn:
-        """Raise UserError for an invalid cell."""
-        text = shown(cell, 40)
-        problem = f"column {shown(column)!r} is {repr(text) if text else 'empty'}"
-        line = f"client {shown(self.client[row])!r}, {self.unit} {self.lines[row]}"
-        raise UserError(f"{self.path}: {line}: {problem}; {advice}")
 
 
 class Table(Format):
@@ -304,23 +195,6 @@ def _same_categories(parts: list[tuple[Path, Arrays]]) -> tuple[list[tuple[Path,
         return joined, {}
     owner = np.concatenate([np.full(len(names), feature) for feature, names in sorted(levels.items())])
     return joined, {"categories": np.concatenate([levels[k] for k in sorted(levels)]), "category_of": owner}
-
-
-def _first_decimal_comma(texts: Array) -> int | None:
-    """Return the index of the first number with a decimal comma, such as 1,6, or None."""
-    return next((i for i, text in enumerate(texts.tolist()) if DECIMAL_COMMA.fullmatch(text)), None)
-
-
-def label_column(path: Path, cells: CellParser, texts: Sequence[str]) -> Array:
-    """Return the labels as numbers if all cells are numeric, otherwise as texts."""
-    known = {text: "" if text.strip() in cells.missing_texts else text.strip() for text in set(texts)}
-    try:
-        if not any("_" in text for text in known):
-            values = {text: np.nan if not stripped else float(stripped) for text, stripped in known.items()}
-            return np.array([values[text] for text in texts])
-    except ValueError:
-        pass
-    return name_array(path, "label", [known[text] for text in texts])
 
 
 def row_clients(path: Path, names: Sequence[str] | None, rows: int, options: ReadOptions) -> Array:

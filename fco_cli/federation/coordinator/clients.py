@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Cohort, State
+from fco_cli.algorithms.arrays import by_job, slot_count
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Round, by_job, slot_count
+from fco_cli.algorithms.rounds import Round
 from fco_cli.algorithms.transforms import Evaluations
-from fco_cli.federation.coordinator.remote_rows import SiteRows, Specs
+from fco_cli.federation.coordinator.remote_rows import SiteRows
+from fco_cli.federation.coordinator.responses import Specs
 from fco_cli.federation.coordinator.sites import Expected, Response, no_arrays
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, plugin_digests
+from fco_cli.federation.sharing import with_fit
 from fco_cli.problem.layout import Array, Numbers, stack_numbers
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import Clients, ClientsLost
@@ -46,7 +49,7 @@ class RemoteClients(Clients):
     def __init__(
         self, rows: SiteRows, problem: Problem, algorithm: Algorithm, jobs: int, hparams: Hparams, seed: int
     ) -> None:
-        self.agreement, self.sites, self.names = rows.agreement, rows.agreement.sites, rows.names
+        self.agreement, self.sites, self.names, self.fit = rows.agreement, rows.agreement.sites, rows.names, rows.fit
         self.problem, self.hparams, self.seed = problem, hparams, seed
         self.tokens = [secrets.token_hex(16) for _ in range(jobs)]  # keys of the jobs' client state at the sites
         self.outcomes: dict[str, list[tuple[int, list[str]]]] = {name: [] for name in self.names}  # not sent yet
@@ -64,6 +67,7 @@ class RemoteClients(Clients):
         self.sites.stacks += 1
         varying = algorithm.varying
         head = {
+            "fit": self.fit,
             "stack": self.sites.stacks,
             "jobs": len(varying),
             "algo": _algorithm_options(algorithm),
@@ -101,7 +105,7 @@ class RemoteClients(Clients):
             "last_batch": self.hparams.last_batch,
             "steps": None if algorithm.local_step_rule == "epochs" else int(cohort.steps[0]),
         }
-        received = {array.name: state[array.name] for array in algorithm.broadcast}
+        received = with_fit({array.name: state[array.name] for array in algorithm.broadcast}, self.fit)
         jobs, size = len(self.tokens), self.problem.layout.size
         shapes = {array.name: array.shape(jobs, size) for array in algorithm.sent}
         if self.sites.mask_bits is not None:
@@ -125,8 +129,8 @@ class RemoteClients(Clients):
         head["factors"] = dict(zip(participants, algorithm.message_weights(cohort).factors.tolist(), strict=True))
         if noise is not None:  # enough also if no more sites than needed answer
             head["noise"] = (noise / np.sqrt(self.sites.min_sites)).tolist()
-        specs = {name: ArraySpec(shape) for name, shape in shapes.items()}
-        made = self.agreement.sum("train", head, received, specs)
+        specs = with_fit({name: ArraySpec(shape) for name, shape in shapes.items()}, self.fit)
+        made = self.agreement.sum("train", head, received, specs)[self.fit]
         self.done = cohort.round + 1
         for name in made.present:
             self.outcomes[name] = []
@@ -158,7 +162,8 @@ class RemoteClients(Clients):
         Their messages are NaN, which are dropped from the mean.
         """
         least = max(1, len(participants) - (len(self.sites.names) - self.sites.min_sites))
-        specs = {name: ArraySpec(shape, self.problem.dtype, finite=False) for name, shape in shapes.items()}
+        plain = {name: ArraySpec(shape, self.problem.dtype, finite=False) for name, shape in shapes.items()}
+        specs = with_fit(plain, self.fit)
         responses = self.agreement.request(
             "train", head, received, participants, min_responses=least, expected=lambda _: specs
         )
@@ -168,7 +173,7 @@ class RemoteClients(Clients):
             if name in responses:
                 self.outcomes[name] = []
                 for sent, values in by_job(algorithm.sent, messages[i]).items():
-                    values[...] = responses[name].arrays[sent]
+                    values[...] = responses[name].arrays[f"{sent}.{self.fit}"]
             else:
                 messages[i] = np.nan
         return messages, self._report_missing(head["round"], [name for name in participants if name not in responses])
@@ -223,7 +228,7 @@ class RemoteClients(Clients):
             loss = ArraySpec((len(self.tokens),), low=0, high=MAX_MAGNITUDE, finite=False, optional=optional)
             specs[f"own_{part}_loss"] = loss
             if self.problem.loss.classification:
-                specs[f"own_{part}_accuracy"] = ArraySpec(loss.shape, low=0, high=1, optional=optional)
+                specs[f"own_{part}_accuracy"] = ArraySpec(loss.shape, low=0, high=1, optional=True)
         return specs
 
     def own_models(self, algorithm: Algorithm, j: int) -> Array | None:

@@ -14,16 +14,20 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.federation.message import Arrays, ArraySpec
-from fco_cli.federation.schema import Offer, Opening
+from fco_cli.federation.response_schema import Opening
+from fco_cli.federation.schema import Offer
 from fco_cli.federation.sharing import (
+    add_mask,
+    arrays_by_fit,
     combine,
-    combine_pads,
     pair_mask,
     pair_secret,
     private_key,
     public_key,
     questions,
     self_mask,
+    subtract_mask,
+    with_fit,
 )
 from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
@@ -43,7 +47,10 @@ REJOIN_SHARE = 0.05  # largest share of the time that is spent on waiting for mi
 
 @dataclass(frozen=True)
 class MaskedSum:
-    """Sums of the sites that answered, as int64 fixed-point numbers; an array that a site does not send is left out."""
+    """Sums of the sites that answered about the models of one fit, as int64 fixed-point numbers.
+
+    An array that a site does not send is left out.
+    """
 
     totals: dict[str, Array]
     present: list[str]
@@ -51,10 +58,12 @@ class MaskedSum:
 
 
 def masked_specs(specs: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-    """Return the specs of the arrays as masked fixed-point numbers, and of `overflow` [J]."""
-    jobs = next(iter(specs.values())).shape[0]
-    integers = {name: ArraySpec(spec.shape, np.uint64, optional=spec.optional) for name, spec in specs.items()}
-    return integers | {"overflow": ArraySpec((jobs,), np.uint64)}
+    """Return the specs of the arrays as masked fixed-point numbers, and of `overflow` [J] of every fit."""
+    masked = {name: ArraySpec(spec.shape, np.uint64, optional=spec.optional) for name, spec in specs.items()}
+    for fit, own in arrays_by_fit(specs).items():
+        jobs = max(spec.shape[0] for spec in own.values())
+        masked |= with_fit({"overflow": ArraySpec((jobs,), np.uint64)}, fit)
+    return masked
 
 
 class MaskedGroup:
@@ -77,8 +86,8 @@ class MaskedGroup:
     def present(self) -> list[str]:
         return [name for name in self.names if name in self.offers]
 
-    def sum(self, kind: str, head: dict[str, Any], arrays: Arrays, expected: Expected) -> MaskedSum:
-        """Return the sum of the sites' responses; raise ClientsLost if too few sites answer."""
+    def sum(self, kind: str, head: dict[str, Any], arrays: Arrays, expected: Expected) -> dict[int, MaskedSum]:
+        """Return the sums of the sites' responses by fit; raise ClientsLost if too few sites answer."""
         if kind == "train":
             self._let_rejoin()
         offers, asked = self.offers, questions(kind, head, arrays)
@@ -94,12 +103,12 @@ class MaskedGroup:
         self.answered.update(dict.fromkeys(asked, survivors))
         shared = set.intersection(*(set(response.arrays) for response in responses.values()))
         masked = {name: [response.arrays[name] for response in responses.values()] for name in sorted(shared)}
-        openings = {name: response.head.opened for name, response in responses.items()}
-        seeds, keys = self._open(number, survivors, offers, openings)
+        seeds, keys = self._open(number, survivors, offers) if self.needed < len(self.names) else ({}, {})
         digest = hashlib.sha256(content).digest()
         totals = {name: self._unmasked(name, values, digest, offers, seeds, keys) for name, values in masked.items()}
-        overflow = totals.pop("overflow")
-        return MaskedSum(totals, survivors, overflow == 0)
+        return {
+            int(fit): MaskedSum(own, survivors, own.pop("overflow") == 0) for fit, own in arrays_by_fit(totals).items()
+        }
 
     def _unmasked(
         self,
@@ -111,77 +120,51 @@ class MaskedGroup:
         keys: Mapping[str, X25519PrivateKey],
     ) -> Array:
         """Return the sum of the survivors' arrays without their self-masks and their masks with missing sites."""
-        total = masked[0].reshape(-1).copy()
+        total, shape = masked[0], masked[0].shape
         for values in masked[1:]:
-            total += values.reshape(-1)
+            total = add_mask(name, total, values)
         for seed in seeds.values():
-            total -= self_mask(seed, digest, name, total.size)
+            total = subtract_mask(name, total, self_mask(seed, digest, name, total.size).reshape(shape))
         for missing, key in keys.items():
             for site in seeds:
-                mask = pair_mask(pair_secret(key, offers[site].public), digest, name, total.size)
-                if site < missing:
-                    total -= mask
-                else:
-                    total += mask
-        return total.reshape(masked[0].shape).view(np.int64)
+                mask = pair_mask(pair_secret(key, offers[site].public), digest, name, total.size).reshape(shape)
+                total = (subtract_mask if site < missing else add_mask)(name, total, mask)
+        return total.view(np.int64)
 
     def _open(
-        self,
-        number: int,
-        survivors: list[str],
-        offers: Mapping[str, Offer],
-        openings: dict[str, Opening | None],
+        self, number: int, survivors: list[str], offers: Mapping[str, Offer]
     ) -> tuple[dict[str, bytes], dict[str, X25519PrivateKey]]:
         """Return the seeds of the survivors' self-masks and the missing participants' pairwise keys."""
         missing = sorted(offers.keys() - set(survivors))
-        head = {"request": number, "survivors": survivors, "shares": False}
-        if len(offers) == self.needed:
-            opened = self._checked(openings, head, missing)
-        else:
-            opened = self._unmask(head, survivors, missing)
-        if len(opened) == len(survivors):
-            seeds = {
-                name: combine_pads(
-                    [_bytes(one.seed), *(_bytes(other.pads[name]) for key, other in opened.items() if key != name)]
-                )
-                for name, one in opened.items()
-            }
-        else:
-            opened = self._unmask(head | {"shares": True}, list(opened), missing)
-            of_seeds = {site: one.seed_shares for site, one in opened.items()}
-            seeds = {name: self._combined(name, of_seeds) for name in survivors}
-        of_keys = {site: one.key_shares for site, one in opened.items()}
-        keys = {name: private_key(self._combined(name, of_keys)) for name in missing}
+        opened = self._unmask(number, survivors, missing)
+        seeds = {
+            name: self._combined({site: one.seed_shares[name] for site, one in opened.items()}) for name in survivors
+        }
+        of_keys = {name: {site: one.key_shares[name] for site, one in opened.items()} for name in missing}
+        keys = {name: private_key(self._combined(shares)) for name, shares in of_keys.items()}
         for name, key in keys.items():
             if public_key(key) != offers[name].public:
                 raise UserError(f"sites {', '.join(opened)}: invalid response to 'unmask': a wrong share of {name}")
         return seeds, keys
 
-    def _combined(self, name: str, shares: Mapping[str, Mapping[str, str]]) -> bytes:
-        """Return the secret of a site from the other sites' shares."""
-        return combine({site: _bytes(one[name]) for site, one in shares.items()}, self.names, self.needed)
+    def _combined(self, shares: Mapping[str, str]) -> bytes:
+        """Return a secret from the sites' shares of it."""
+        return combine({site: bytes.fromhex(share) for site, share in shares.items()}, self.names, self.needed)
 
-    def _unmask(self, head: dict[str, Any], names: list[str], missing: list[str]) -> dict[str, Opening]:
-        """Return what the survivors disclose on request; raise ClientsLost if too few answer."""
-        _, _, responses = self.sites.exchange("unmask", head, {}, names, timeout=self.sites.timeout)
-        for name in names:
+    def _unmask(self, number: int, survivors: list[str], missing: list[str]) -> dict[str, Opening]:
+        """Return the shares that survivors disclose; raise ClientsLost if too few answer."""
+        head = {"request": number, "survivors": survivors}
+        _, _, responses = self.sites.exchange("unmask", head, {}, survivors, timeout=self.sites.timeout)
+        for name in survivors:
             if name not in responses:
                 self.offers.pop(name, None)
         self._require_enough(responses)
-        return self._checked({name: response.head.opened for name, response in responses.items()}, head, missing)
-
-    def _checked(
-        self, openings: Mapping[str, Opening | None], head: dict[str, Any], missing: list[str]
-    ) -> dict[str, Opening]:
-        """Return the openings; raise UserError if one is not that of the survivors and the missing sites."""
-        checked, survivors = {}, set(head["survivors"])
-        for name, opened in openings.items():
-            expected = survivors - {name}, set(missing), survivors if head["shares"] else set()
-            if opened is None or (set(opened.pads), set(opened.key_shares), set(opened.seed_shares)) != expected:
-                reason = "its pads or shares are not those of the survivors and the missing sites"
+        opened: dict[str, Opening] = {name: response.head.opened for name, response in responses.items()}
+        for name, one in opened.items():
+            if (set(one.seed_shares), set(one.key_shares)) != (set(survivors), set(missing)):
+                reason = "its shares are not those of the survivors and the missing sites"
                 raise UserError(f"site {name!r}: invalid response to 'unmask': {reason}")
-            checked[name] = opened
-        return checked
+        return opened
 
     def _let_rejoin(self) -> None:
         """Ask missing sites for offers, so that those that answer again take part from this round on."""
@@ -230,7 +213,3 @@ def _next_offer(name: str, kind: str, response: Response) -> Offer:
     if response.head.offer is None:
         raise UserError(f"site {name!r}: invalid response to {kind!r}: it has no offer for the next masked request")
     return response.head.offer
-
-
-def _bytes(text: str) -> bytes:
-    return bytes.fromhex(text)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from fco_cli.algorithms.rounds import from_fixed_point
 from fco_cli.errors import UserError
-from fco_cli.federation.coordinator.masked import MaskedSum
+from fco_cli.federation.coordinator.responses import (
+    AnyResponses,
+    Known,
+    Responses,
+    SiteMetrics,
+    Specs,
+    SumOfResponses,
+    report_invalid_sum,
+    sum_in,
+)
 from fco_cli.federation.coordinator.sites import MAX_MESSAGE_BYTES, Agreement, Response, report_invalid_response
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS, Sums
-from fco_cli.federation.sharing import LEVELS, largest_level
-from fco_cli.problem.data import RemoteRows
+from fco_cli.federation.sharing import LEVELS, arrays_by_fit, largest_level, with_fit
+from fco_cli.problem.curvature import Quadratic
+from fco_cli.problem.data import QuadraticQuestion, RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.risk import Evaluation, ordered_sum
@@ -26,86 +34,23 @@ from fco_cli.simulation.hparams import Hparams
 
 log = logging.getLogger(__name__)
 
-Specs = Mapping[str, ArraySpec]
 MAX_DEVIATIONS = 40  # standard deviations of noise; a normal variable exceeds them with probability below 1e-300
-
-
-@dataclass(frozen=True)
-class SiteMetrics:
-    """Metrics of models [J] on one site's rows of one part."""
-
-    site: str | None  # None: all sites together, if responses are masked
-    rows: int
-    loss: Array  # [J], mean over the rows
-    squares: Array | None  # [J], mean squared loss of a row; None if the loss is not a sum over rows
-    hits: Array | None  # [J], correctly classified rows; None for regression
-    sums: Array | None  # [J, k], for the loss's metrics (metrics.py); None if not shared
-
-
-@dataclass(frozen=True)
-class Responses:
-    """Responses of the sites to one evaluation."""
-
-    by_site: dict[str, Response]
-
-    @property
-    def present(self) -> list[str]:
-        """Sites that answered."""
-        return list(self.by_site)
-
-    def all_have(self, name: str) -> bool:
-        return all(name in response.arrays for response in self.by_site.values())
-
-    def array(self, name: str) -> Array:
-        """Return an array [M, ...] with one entry per site."""
-        return np.stack([response.arrays[name] for response in self.by_site.values()])
-
-
-@dataclass(frozen=True)
-class SumOfResponses:
-    """Sum of the sites' masked responses, with the interface of `Responses`."""
-
-    masked: MaskedSum
-    bits: int
-    sum_specs: Specs
-
-    @property
-    def present(self) -> list[str]:
-        return self.masked.present
-
-    def all_have(self, name: str) -> bool:
-        return name in self.masked.totals
-
-    def array(self, name: str) -> Array:
-        """Return the sum as one entry [1, ...]; NaN for jobs with a number out of the fixed-point range."""
-        total, fits = from_fixed_point(self.masked.totals[name], self.bits), self.masked.fits
-        if name in self.sum_specs:
-            with report_invalid_sum(self.present):
-                replace(self.sum_specs[name], shape=total[fits].shape).checked(name, total[fits])
-        return np.where(fits.reshape(-1, *[1] * (total.ndim - 1)), total, np.nan)[None]
-
-
-@contextmanager
-def report_invalid_sum(sites: Iterable[str], kind: str = "evaluate") -> Iterator[None]:
-    """Convert BadMessage about a masked sum to a UserError; it names all sites, as the faulty one is unknown."""
-    try:
-        yield
-    except BadMessage as problem:
-        names = ", ".join(sites)
-        raise UserError(f"sites {names}: invalid response to {kind!r}: in the masked sum {problem}") from problem
 
 
 @dataclass(frozen=True, eq=False)
 class SiteRows(RemoteRows):
-    """Rows of one part (training, held out or test) at the sites that have any."""
+    """Rows of one part (training, held out or test) of one fit, at the sites that have any."""
 
     agreement: Agreement = field(kw_only=True)
+    fit: int = field(kw_only=True)  # index in the agreement
     names: list[str] = field(kw_only=True)
     part: str = field(kw_only=True)
     loss: Loss = field(kw_only=True)
-    last: dict[bytes, Responses | SumOfResponses] = field(
-        default_factory=dict, kw_only=True
-    )  # last evaluation, by its models
+    hessian_limits: dict[str, int | None] = field(kw_only=True)  # by site, parameters of a Hessian; None: no limit
+    last: dict[bytes, Known] = field(default_factory=dict, kw_only=True)  # last evaluation, by model
+    quadratics: dict[tuple[bytes, bytes], Quadratic] = field(default_factory=dict, kw_only=True)
+    # answers about single models, by model and columns
+    gradients: dict[bytes, Evaluation] = field(default_factory=dict, kw_only=True)  # the same, without Hessians
     shares_sums: dict[str, bool] = field(default_factory=dict, kw_only=True)  # by site, set by its first response
     unevaluated: list[str] = field(default_factory=list, kw_only=True)  # sites missing in the last evaluation
     overflowed: set[str | None] = field(default_factory=set, kw_only=True)  # sites that a warning was logged for
@@ -114,50 +59,53 @@ class SiteRows(RemoteRows):
     def is_exact(self) -> bool:
         return self.agreement.sites.noise is None
 
+    @property
+    def is_masked(self) -> bool:
+        return self.agreement.sites.mask_bits is not None
+
     def risk(self, weights: Array) -> Callable[..., Evaluation]:
         def evaluate(w: Array, gradient: bool = True) -> Evaluation:
-            return self._evaluate(np.ascontiguousarray(w, dtype=float), weights, gradient)
+            if len(w) == 1 and (known := self.gradients.get(np.asarray(w, float).tobytes())) is not None:
+                return known
+            (evaluation,) = evaluate_together([Question(self, w, weights)], gradient=gradient)
+            return evaluation
 
         return evaluate
 
-    def _evaluate(self, w: Array, weights: Array, gradient: bool) -> Evaluation:
+    def evaluation(self, responses: AnyResponses, question: Question, gradient: bool, dtype: Any = float) -> Evaluation:
         """Return sum_m p_m F_m, its gradient and the accuracy, as sums of the sites' responses.
 
         The sites apply the weights p_m, so the sums are bitwise those of the simulation. The value is infinite if the
         norm of the gradient overflows. If sites are missing, the sums are divided by the weight of the others.
         """
-        responses = self._request_evaluation(w, weights, gradient=gradient)
-        share, present = self._share(responses, weights), self._is_present(responses)
-        value, total = share * ordered_sum(responses.array("value")), np.empty((0, w.shape[1]))
+        share, present = self.share(responses, question.weights), self.is_present(responses)
+        value, total = share * ordered_sum(responses.array("value")), np.empty((0, question.w.shape[1]))
         if gradient:
             with np.errstate(over="ignore", invalid="ignore"):
-                total = share * ordered_sum(responses.array("gradient"))
+                total = share * sum_in(dtype, responses.array("gradient"))
                 value = np.where(np.isfinite((total**2).sum(axis=1)), value, np.inf)
-        if not self.loss.classification:
+        if not responses.all_have("hits"):
             return Evaluation(value, total, None)
         return Evaluation(value, total, responses.array("hits").sum(axis=0) / self.sizes[present].sum())
 
-    def _is_present(self, responses: Responses | SumOfResponses) -> Array:
+    def is_present(self, responses: AnyResponses) -> Array:
         """Return the mask [M] of the sites that answered."""
         return np.array([name in responses.present for name in self.names])
 
-    def _share(self, responses: Responses | SumOfResponses, weights: Array) -> float:
+    def share(self, responses: AnyResponses, weights: Array) -> float:
         """Return the factor that makes up for the weights of missing sites: 1 if all answered."""
-        present = self._is_present(responses)
+        present = self.is_present(responses)
         return 1.0 if present.all() else float(weights.sum() / weights[present].sum())
 
-    def site_metrics(self, w: Array) -> list[SiteMetrics]:
-        """Return the metrics of the models at every site, or of all sites together if responses are masked."""
-        w = np.ascontiguousarray(w, dtype=float)
-        masked, weights = self.agreement.sites.mask_bits is not None, self.sizes / self.sizes.sum()
-        responses = self._request_evaluation(w, weights if masked else None, spread=True)
-        share = self._share(responses, weights)
-        loss = share * responses.array("value")
-        squares = None if self.loss.client_loss else share * responses.array("squares")
-        hits = responses.array("hits") if self.loss.classification else None
+    def site_metrics(self, responses: AnyResponses, weights: Array) -> list[SiteMetrics]:
+        """Return the metrics of models at every site, or of all sites together if responses are masked."""
+        share = np.full(1, self.share(responses, weights)) if self.is_masked else 1 / weights
+        loss = share[:, None] * responses.array("value")
+        squares = share[:, None] * responses.array("squares") if responses.all_have("squares") else None
+        hits = responses.array("hits") if responses.all_have("hits") else None
         sums = self._sums(responses)
-        rows = [int(self.sizes[self._is_present(responses)].sum())] if masked else self.sizes.tolist()
-        names = [None] if masked else self.names
+        rows = [int(self.sizes[self.is_present(responses)].sum())] if self.is_masked else self.sizes.tolist()
+        names = [None] if self.is_masked else self.names
         return [
             SiteMetrics(name, rows[m], loss[m], *(None if one is None else one[m] for one in (squares, hits, sums)))
             for m, name in enumerate(names)
@@ -170,137 +118,106 @@ class SiteRows(RemoteRows):
         """
         if not self.is_exact:
             return None
-        w = np.ascontiguousarray(w, dtype=float)
-        responses = self.last.get(w.tobytes()) or self._request_evaluation(w, None)
+        if (known := self.known(w, spread=False)) is not None:
+            responses = known[0]
+        else:
+            (responses,) = request_evaluations([Question(self, w, self.sizes / self.sizes.sum())])
         if (sums := self._sums(responses)) is None:
             return None
-        present = self.sizes[self._is_present(responses)]
+        present = self.sizes[self.is_present(responses)]
         return sums, self.sizes if len(sums) == len(self.sizes) else present.sum(keepdims=True)
 
-    def _request_evaluation(
-        self, w: Array, weights: Array | None, gradient: bool = False, spread: bool = False
-    ) -> Responses | SumOfResponses:
-        """Return the sites' evaluations of the models; the last ones are kept in `last`."""
-        bits, noise = self.agreement.sites.mask_bits, self.agreement.sites.noise
-        parameters = None
-        if noise is not None and weights is not None:
-            count = len(self.names) if bits is None else self.agreement.sites.min_sites
-            parameters = noise.site_parameters(weights, self.sizes, count)
-        head = {
-            "jobs": len(w),
-            "part": self.part,
-            "gradient": gradient,
-            "weights": None if weights is None else dict(zip(self.names, weights.tolist(), strict=True)),
-            "noise": parameters,
-            "sums": self._metric_sums is not None,
-            "spread": spread,
-        }
-        responses: Responses | SumOfResponses
-        if bits is None:
-            responses = Responses(self._request_each(head, w, gradient, spread, parameters))
-        else:
-            rows, count = int(self.sizes.sum()), 1 if parameters is None else len(self.names)
-            specs = self._specs(w, rows, gradient, spread, parameters, None, count)
-            responses = SumOfResponses(self.agreement.sum("evaluate", head, {"w": w}, specs), bits, specs)
-            self._warn_about_overflow(None, responses.masked.fits)
-            missing = [name for name in self.names if name not in responses.present]
-            if missing and missing != self.unevaluated:
-                log.warning(
-                    "%s: no response; metrics on %s rows are those of the others", ", ".join(missing), self.part
-                )
-            self.unevaluated[:] = missing
+    def known(self, w: Array, spread: bool) -> tuple[AnyResponses, Array] | None:
+        """Return the last evaluation of these models and the sites' weights in it.
+
+        None unless sums for metrics and, if `spread`, mean squared losses were requested.
+        """
+        found = [self.last.get(model.tobytes()) for model in np.ascontiguousarray(w, dtype=float)]
+        known = [one for one in found if one is not None and one.sums and one.spread >= spread]
+        if len(known) < len(found):
+            return None
+        return known[0].responses.take([one.job for one in known]), known[0].weights
+
+    def remember(self, question: Question, responses: AnyResponses, sums: bool, spread: bool) -> None:
+        """Keep the last evaluation."""
         self.last.clear()
-        self.last[w.tobytes()] = responses
-        return responses
-
-    def _request_each(
-        self, head: dict[str, Any], w: Array, gradient: bool, spread: bool, noise: dict[str, float] | None
-    ) -> dict[str, Response]:
-        """Return every site's own evaluation."""
-        rows = dict(zip(self.names, self.sizes.tolist(), strict=True))
-
-        def expected(name: str) -> Specs:
-            return self._specs(w, rows[name], gradient, spread, noise, self.shares_sums.get(name))
-
-        by_site = self.agreement.request("evaluate", head, {"w": w}, self.names, expected=expected)
-        for name, response in by_site.items():
-            if "sums" in expected(name):
-                self.shares_sums[name] = "sums" in response.arrays
-            if noise is None:
-                with report_invalid_response(name, "evaluate"):
-                    self._check_evaluation(name, response, rows[name])
-        return by_site
+        for j, model in enumerate(question.w):
+            self.last[model.tobytes()] = Known(responses, j, question.weights, sums, spread)
 
     @property
-    def _metric_sums(self) -> Sums | None:
+    def metric_sums(self) -> Sums | None:
         """The sums for the loss's metrics, or None if the sites cannot send them."""
         known = SUMS.get(type(self.loss))
-        additive = known is not None and (known.additive or self.agreement.sites.mask_bits is None)
+        additive = known is not None and (known.additive or not self.is_masked)
         return known if additive else None
 
-    def _specs(
-        self,
-        w: Array,
-        rows: int,
-        gradient: bool,
-        spread: bool,
-        noise: dict[str, float | bool] | None,
-        shares_sums: bool | None,
-        sites: int = 1,
-    ) -> dict[str, ArraySpec]:
+    def specs(
+        self, shape: tuple[int, int], rows: int, gradient: bool, sums: bool, spread: bool,
+        noise: Mapping[str, float | bool] | None, shares_sums: bool | None, sites: int = 1,
+    ) -> dict[str, ArraySpec]:  # fmt: skip
         """Return the specs of an evaluation on `rows` rows; `value` is not finite for a job that has overflowed.
 
         `shares_sums` is the policy of the site (None: unknown yet). With noise, the magnitude of every number is at
         most `sites` times (clipping norm + `MAX_DEVIATIONS` standard deviations).
         """
-        number = ArraySpec((len(w),), low=0, finite=False)
+        number = ArraySpec(shape[:1], low=0, finite=False)
         specs = {"value": number}
         if gradient:
-            specs["gradient"] = ArraySpec(w.shape, finite=False)
+            specs["gradient"] = ArraySpec(shape, finite=False)
         if self.loss.classification:
-            specs["hits"] = ArraySpec((len(w),), low=0, high=rows, whole=True)
+            specs["hits"] = ArraySpec(shape[:1], low=0, high=rows, whole=True, optional=True)
         if noise is not None:
             most = sites * (noise["most"] + MAX_DEVIATIONS * noise["deviation"])
             limits = {name: most * (noise["rows"] if name == "hits" else 1) for name in specs}
-            return {name: ArraySpec(spec.shape, low=-limits[name], high=limits[name]) for name, spec in specs.items()}
+            return {
+                name: ArraySpec(spec.shape, low=-limits[name], high=limits[name], optional=spec.optional)
+                for name, spec in specs.items()
+            }
         if self.part != "training":
             if spread and self.loss.client_loss is None:
-                specs["squares"] = number
-            if self._metric_sums is not None and shares_sums is not False:
+                specs["squares"] = replace(number, optional=True)
+            if sums and self.metric_sums is not None and shares_sums is not False:
                 optional = shares_sums is None
-                specs["sums"] = ArraySpec((len(w), self._metric_sums.width), finite=False, optional=optional)
+                specs["sums"] = ArraySpec((shape[0], self.metric_sums.width), finite=False, optional=optional)
         return specs
 
-    def _check_evaluation(self, name: str, response: Response, rows: int) -> None:
+    def check_evaluation(self, name: str, response: Response, rows: int) -> None:
         """Raise BadMessage if a number overflows although the loss is finite, or if sums do not match `rows`."""
         finite = np.isfinite(response.arrays["value"])
         for array, values in response.arrays.items():
-            if not (np.abs(values[finite]) <= MAX_MAGNITUDE).all():
+            if not (np.abs(values[finite[: len(values)]]) <= MAX_MAGNITUDE).all():
                 raise BadMessage(
                     f"the array {array} must have numbers up to {MAX_MAGNITUDE:g} where the loss is finite"
                 )
         if "sums" in response.arrays:
             self._check_sums(response.arrays["sums"][finite], rows)
-        self._warn_about_overflow(name, finite)
+        self.warn_about_overflow(name, finite)
 
-    def _warn_about_overflow(self, name: str | None, finite: Array) -> None:
+    def warn_about_overflow(self, name: str | None, finite: Array) -> None:
         """Warn once about a site, or about all sites together (None)."""
         if not finite.all() and name not in self.overflowed:
             self.overflowed.add(name)
             site = "a site" if name is None else f"site {name!r}"
             log.warning("%s: the loss of a model on its %s rows is not finite", site, self.part)
 
+    def warn_about_missing(self, present: list[str]) -> None:
+        """Warn about sites that did not take part in a masked evaluation, once until they are others."""
+        missing = [name for name in self.names if name not in present]
+        if missing and missing != self.unevaluated:
+            log.warning("%s: no response; metrics on %s rows are those of the others", ", ".join(missing), self.part)
+        self.unevaluated[:] = missing
+
     def _check_sums(self, sums: Array, rows: int) -> None:
-        if self._metric_sums is not None and not self._metric_sums.is_valid(sums, rows).all():
+        if self.metric_sums is not None and not self.metric_sums.is_valid(sums, rows).all():
             raise BadMessage(f"the array sums is impossible for {rows} rows")
 
-    def _sums(self, responses: Responses | SumOfResponses) -> Array | None:
+    def _sums(self, responses: AnyResponses) -> Array | None:
         """Return the sums [M, J, k], masked [1, J, k]; None if a site does not send them."""
         if not responses.all_have("sums"):
             return None
         sums = responses.array("sums")
         if isinstance(responses, SumOfResponses):
-            rows = int(self.sizes[self._is_present(responses)].sum())
+            rows = int(self.sizes[self.is_present(responses)].sum())
             with report_invalid_sum(responses.present):
                 self._check_sums(sums[0][np.isfinite(sums[0]).all(axis=1)], rows)
         return sums
@@ -310,13 +227,31 @@ class SiteRows(RemoteRows):
             raise UserError(
                 "federation.evaluation_noise: curvature would be sent without noise; set hparams.client_lr to a number"
             )
-        head = {"seed": seed, "batch_size": batch_size}
-        if self.agreement.sites.mask_bits is not None:
-            levels = {"exceeds": ArraySpec((1, len(LEVELS)))}
-            return largest_level(self.agreement.sum_of_all("curvature", head, {}, levels)["exceeds"][0])
-        specs = {"largest": ArraySpec((1,), low=0)}
-        responses = self.agreement.request("curvature", head, names=self.names, expected=lambda _: specs)
-        return max(float(response.arrays["largest"][0]) for response in responses.values())
+        head = {"fit": self.fit, "seed": seed, "batch_size": batch_size}
+        if self.is_masked:
+            levels = with_fit({"exceeds": ArraySpec((1, len(LEVELS)))}, self.fit)
+            total = self.agreement.sum_of_all("smoothness", head, {}, levels)[self.fit]
+            return largest_level(total.totals["exceeds"][0])
+        specs = with_fit({"largest": ArraySpec((1,), low=0)}, self.fit)
+        responses = self.agreement.request("smoothness", head, names=self.names, expected=lambda _: specs)
+        return max(float(response.arrays[f"largest.{self.fit}"][0]) for response in responses.values())
+
+    def why_no_hessian(self, parameters: int) -> str | None:
+        if not self.is_exact:
+            return "federation.evaluation_noise: Hessians would be sent without noise"
+        for name, limit in self.hessian_limits.items():
+            if limit is not None and parameters > limit:
+                return f"{name} sends Hessians of at most {limit} parameters (site.yaml), the model has {parameters}"
+        return None
+
+    def curvature(self, questions: Sequence[QuadraticQuestion]) -> list[Quadratic]:
+        from fco_cli.federation.coordinator.hessians import request_quadratics  # imports this module
+
+        return request_quadratics(questions)
+
+    def rows_of(self, name: str) -> int:
+        """Return the number of rows at a site."""
+        return int(self.sizes[self.names.index(name)])
 
     def max_jobs_per_round(self, broadcast: int, sent: int, size: int) -> int:
         """Return the number of jobs whose vectors fit in one message, which holds all sites' responses."""
@@ -331,3 +266,131 @@ class SiteRows(RemoteRows):
         from fco_cli.federation.coordinator.clients import remote_clients  # imports this module
 
         return remote_clients(self, hparams, seed)
+
+
+@dataclass(frozen=True)
+class Question:
+    """Models on the rows of one fit that are evaluated, with the sites' weights."""
+
+    rows: SiteRows
+    w: Array  # [J, P]
+    weights: Array  # [M]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "w", np.ascontiguousarray(self.w, dtype=float))
+
+    def head(self) -> dict[str, Any]:
+        """Return the keys of the models in a request."""
+        weights = dict(zip(self.rows.names, self.weights.tolist(), strict=True))
+        return {"fit": self.rows.fit, "jobs": len(self.w), "weights": weights}
+
+    @property
+    def noise(self) -> dict[str, Any] | None:
+        """Parameters of the noise that every site adds; None: no noise."""
+        sites, noise = self.rows.agreement.sites, self.rows.agreement.sites.noise
+        if noise is None:
+            return None
+        count = sites.min_sites if self.rows.is_masked else len(self.rows.names)
+        return noise.site_parameters(self.weights, self.rows.sizes, count)
+
+
+def evaluate_together(
+    questions: Sequence[Question], gradient: bool = False, sums: bool = True, spread: bool = False
+) -> list[Evaluation]:
+    """Return the evaluations of models of several fits on rows of the same part, requested in one message."""
+    responses = request_evaluations(questions, gradient, sums, spread)
+    return [one.rows.evaluation(answer, one, gradient) for one, answer in zip(questions, responses, strict=True)]
+
+
+def metrics_together(questions: Sequence[tuple[SiteRows, Array]]) -> list[list[SiteMetrics]]:
+    """Return the metrics of models [J, P] at every site for several fits, requested in one message.
+
+    Models of the last evaluation are not requested again if it has all arrays.
+    """
+    known = [None if rows.is_masked else rows.known(w, spread=True) for rows, w in questions]
+    if all(one is not None for one in known):
+        answers = [one for one in known if one is not None]
+    else:
+        asked = [Question(rows, w, rows.sizes / rows.sizes.sum()) for rows, w in questions]
+        answers = [
+            (one, question.weights)
+            for one, question in zip(request_evaluations(asked, spread=True), asked, strict=True)
+        ]
+    return [rows.site_metrics(*answer) for (rows, _), answer in zip(questions, answers, strict=True)]
+
+
+def held_out_losses(questions: Sequence[tuple[SiteRows, Array, str]]) -> list[Array]:
+    """Return the losses [J] of models on the held-out rows of several fits, requested in one message.
+
+    A question is about rows, models and the weighting of the sites. Numbers for metrics are requested as well if they
+    are few.
+    """
+    first = questions[0][0]
+    few = first.loss.client_loss is None and (first.metric_sums is None or not first.metric_sums.histogram)
+    asked = [Question(rows, w, rows.weights(weighting)) for rows, w, weighting in questions]
+    return [one.value for one in evaluate_together(asked, sums=few, spread=few)]
+
+
+def request_evaluations(
+    questions: Sequence[Question], gradient: bool = False, sums: bool = True, spread: bool = False
+) -> list[AnyResponses]:
+    """Return the sites' evaluations of the models; the last ones are kept in `SiteRows.last`."""
+    first, sums_wanted = questions[0].rows, sums
+    sums = sums and first.metric_sums is not None
+    head = {
+        "fits": [one.head() | {"noise": one.noise} for one in questions],
+        "part": first.part, "gradient": gradient, "sums": sums, "spread": spread,
+    }  # fmt: skip
+
+    def specs(one: Question, name: str | None) -> dict[str, ArraySpec]:
+        """Return the specs of a site's response; None: of the sum over the sites."""
+        rows, shared, count = int(one.rows.sizes.sum()), None, 1 if one.noise is None else len(one.rows.names)
+        if name is not None:
+            rows, shared, count = one.rows.rows_of(name), one.rows.shares_sums.get(name), 1
+        return one.rows.specs(one.w.shape, rows, gradient, sums, spread, one.noise, shared, count)
+
+    answers = exchange("evaluate", head, questions, specs)
+    for one, answer in zip(questions, answers, strict=True):
+        one.rows.remember(one, answer, sums_wanted, spread)
+        if isinstance(answer, SumOfResponses):
+            one.rows.warn_about_overflow(None, answer.masked.fits)
+            one.rows.warn_about_missing(answer.present)
+            continue
+        for name, response in answer.by_site.items():
+            if "sums" in specs(one, name):
+                one.rows.shares_sums[name] = "sums" in response.arrays
+            if one.noise is None:
+                with report_invalid_response(name, "evaluate"):
+                    one.rows.check_evaluation(name, response, one.rows.rows_of(name))
+    return answers
+
+
+Q = TypeVar("Q", bound=Question)
+
+
+def exchange(
+    kind: str, head: dict[str, Any], questions: Sequence[Q], specs: Callable[[Q, str | None], dict[str, ArraySpec]]
+) -> list[AnyResponses]:
+    """Send a request about models of several fits and return the validated responses, or their sum, by question.
+
+    `specs` returns those of a site's arrays, or of the sum of all sites' (None).
+    """
+    agreement, bits = questions[0].rows.agreement, questions[0].rows.agreement.sites.mask_bits
+    arrays = {f"w.{one.rows.fit}": one.w for one in questions}
+    if bits is not None:
+        plain = {one.rows.fit: specs(one, None) for one in questions}
+        masked = {name: spec for fit, own in plain.items() for name, spec in with_fit(own, fit).items()}
+        totals = agreement.sum(kind, head, arrays, masked)
+        return [SumOfResponses(totals[fit], bits, own) for fit, own in plain.items()]
+
+    def expected(name: str) -> Specs:
+        own = [with_fit(specs(one, name), one.rows.fit) for one in questions if name in one.rows.names]
+        return {array: spec for part in own for array, spec in part.items()}
+
+    names = [name for name in agreement.sites.names if any(name in one.rows.names for one in questions)]
+    by_site = agreement.request(kind, head, arrays, names, expected=expected)
+    split = {name: (response.head, arrays_by_fit(response.arrays)) for name, response in by_site.items()}
+    return [
+        Responses({name: Response(split[name][0], split[name][1][str(one.rows.fit)]) for name in one.rows.names})
+        for one in questions
+    ]

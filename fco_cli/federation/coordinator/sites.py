@@ -19,10 +19,9 @@ from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.masked import MaskedGroup, MaskedSum, masked_specs
 from fco_cli.federation.message import Arrays, ArraySpec, BadMessage, Message, read_arrays
 from fco_cli.federation.noise import EvaluationNoise
-from fco_cli.federation.schema import RESPONSES, Refused, Software
+from fco_cli.federation.response_schema import RESPONSES, Refused, Software
 from fco_cli.federation.site.agreed import RowsByPart, rows_digest
 from fco_cli.federation.site.data import code_digest
-from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import ClientsLost
 
 MAX_MESSAGE_BYTES = 2**31 - 2**25  # frames of NVIDIA FLARE are limited to slightly less than 2 GiB
@@ -227,15 +226,15 @@ class Sites:
 
 
 class Agreement:
-    """Common preparation of the sites' rows, as the list of requests that establishes it.
+    """Common preparation of the sites' rows for all fits of a run, as the list of requests that establishes it.
 
-    The requests are replayed after a reconnection and when the sites return from another agreement.
+    The requests are replayed after a reconnection and when the sites return from another run's agreement.
     """
 
     def __init__(self, sites: Sites) -> None:
         self.sites = sites
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.rows: RowsByPart = {}  # all sites' numbers of rows, known to every site if responses are masked
+        self.rows: list[RowsByPart] = []  # all sites' numbers of rows by fit, known to every site if masked
 
     def add(self, kind: str, head: dict[str, Any]) -> dict[str, Response]:
         """Send a request and append it to the list."""
@@ -249,8 +248,10 @@ class Agreement:
         self.sites.switch_to(self)
         return self.sites.request(*arguments, **options)
 
-    def sum(self, kind: str, head: dict[str, Any], arrays: Arrays, specs: Mapping[str, ArraySpec]) -> MaskedSum:
-        """Return the sum of the sites' masked responses about these rows."""
+    def sum(
+        self, kind: str, head: dict[str, Any], arrays: Arrays, specs: Mapping[str, ArraySpec]
+    ) -> dict[int, MaskedSum]:
+        """Return the sums of the sites' masked responses about these rows, by fit."""
         self.sites.switch_to(self)
         self.sites.ensure_connected()
         group, masked = self.sites.group, masked_specs(specs)
@@ -260,15 +261,14 @@ class Agreement:
 
     def sum_of_all(
         self, kind: str, head: dict[str, Any], arrays: Arrays, specs: Mapping[str, ArraySpec]
-    ) -> dict[str, Array]:
-        """Return the sum of all sites' masked responses; raise ClientsLost if one is missing."""
+    ) -> dict[int, MaskedSum]:
+        """Return the sums of all sites' masked responses by fit; raise ClientsLost if a site is missing."""
         made = self.sum(kind, head, arrays, specs)
-        if missing := [name for name in self.sites.names if name not in made.present]:
+        present = next(iter(made.values())).present
+        if missing := [name for name in self.sites.names if name not in present]:
             self.sites.disconnect()
             raise ClientsLost(f"no response from {', '.join(missing)}; {kind!r} needs all sites")
-        if not made.fits.all():
-            raise UserError(f"federation.masks: numbers of {kind!r} are out of range")
-        return made.totals
+        return made
 
 
 def _analyst() -> str:

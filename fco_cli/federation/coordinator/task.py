@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import msgspec
 import numpy as np
 
+from fco_cli.data.exact_sums import (
+    WORDS,
+    Names,
+    cell_count,
+    center_of_sums,
+    exact_sum,
+    from_integers,
+    from_words,
+    merged_names,
+    summary_of_sums,
+)
 from fco_cli.data.fitted import LinearModel
 from fco_cli.data.preparation import Preparation, agree, start_median_search
+from fco_cli.data.ranges import declared_preparation, largest_norm, with_moments
 from fco_cli.data.statistics import Summary, merged
 from fco_cli.errors import UserError, require
-from fco_cli.federation.coordinator.remote_rows import SiteRows, report_invalid_sum
+from fco_cli.federation.coordinator.remote_rows import SiteRows
+from fco_cli.federation.coordinator.responses import report_invalid_sum
 from fco_cli.federation.coordinator.sites import Agreement, Response, Sites, report_invalid_response
 from fco_cli.federation.message import ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS
-from fco_cli.federation.schema import Description, RowCounts
-from fco_cli.federation.site.data import sent_task
+from fco_cli.federation.response_schema import Description, RowCounts
+from fco_cli.federation.sharing import EXACT
+from fco_cli.federation.site.data import PARTS, sent_task
 from fco_cli.memory_limit import require_memory
-from fco_cli.problem.data import ClientData, HeldOut
+from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.tabular import Custom
 
-PARTS = ("training", "held_out", "test")  # of the rows
+Counts = dict[str, RowCounts]  # of one fit, by site
 UNSUPPORTED_KEYS = {
     "weights": "all rows have weight 1",
     "class_weight": "all rows have weight 1",
@@ -70,66 +84,106 @@ class CustomAtSites(Custom):
         return {"path": " ".join(f"{name}:{response.head.digest}" for name, response in descriptions.items())}
 
     def build(self, seed: int, dtype: str) -> TaskData:
-        return self._agreed_data(seed, dtype, None)
+        return self._agreed_fits(seed, dtype, [None])[0]
 
     def split_folds(self, data: TaskData, seed: int, dtype: str, held_out: Iterable[HeldOut]) -> Iterator[TaskData]:
         """Yield the data of every fold; each site holds out its own rows, and the remaining rows are prepared anew."""
-        for fold in held_out:
-            data_of_fold = self._agreed_data(seed, dtype, fold)
-            fold.deal.check(np.array([0 if data_of_fold.held_out is None else 1]))
-            yield data_of_fold
+        yield from self._agreed_fits(seed, dtype, list(held_out))
 
-    def _agreed_data(self, seed: int, dtype: str, fold: HeldOut | None) -> TaskData:
-        """Return the data after all sites have split and prepared their rows alike."""
+    def with_folds(self, seed: int, dtype: str, folds: int, by: str) -> tuple[TaskData, FoldAssignment, list[TaskData]]:
+        """Return the data of all rows, the folds and their data, which are prepared together."""
+        sites, classification = len(self.connection.names), self.configured_loss().classification
+        deal = FoldAssignment.among(sites, folds, by, classification, seed)
+        data, *splits = self._agreed_fits(seed, dtype, [None, *deal])
+        return data, deal, splits
+
+    def _agreed_fits(self, seed: int, dtype: str, folds: list[HeldOut | None]) -> list[TaskData]:
+        """Return the data of every fit after all sites have split and prepared their rows alike."""
         descriptions = {name: response.head for name, response in self.connection.descriptions().items()}
         agreement, classes = Agreement(self.connection), _agreed_classes(descriptions)
         _check_names(descriptions)
         methods = {key: self._holdout_method(key, descriptions) for key in ("holdout", "test")}
+        with_summary = self.connection.noise is None and self.ranges is None  # summaries of the rows have no noise
         head = {
             "task": sent_task(self) | methods,
             "sites": self.connection.names,
             "seed": seed,
             "dtype": dtype,
             "classes": classes,
+            "folds": [None if fold is None else asdict(fold) for fold in folds],
+            "summary": with_summary,
+            "exact": self.uses_sums,
         }
-        with_summary = self.connection.noise is None  # summaries of the rows have no noise
-        responses = agreement.add(
-            "prepare", head | {"fold": None if fold is None else asdict(fold), "summary": with_summary}
-        )
-        counts = self._row_counts(responses, descriptions, classes, with_summary)
-        preparation = self._agreed_preparation(agreement, counts) if with_summary else _no_preparation(descriptions)
-        outputs = max(one.outputs for one in counts.values())
-        start = seed if self.start == "glorot" else None
-        parts = {part: {name: getattr(one, part) for name, one in counts.items()} for part in PARTS}
-        masked = self.connection.mask_bits is not None
-        if masked:
-            complete = all(all(sizes.values()) or not any(sizes.values()) for sizes in parts.values())
+        responses = agreement.add("prepare", head)
+        fits = self._row_counts(responses, descriptions, classes, with_summary, len(folds))
+        for fold, counts in zip(folds, fits, strict=True):
+            if fold is not None:
+                fold.deal.check(np.array([sum(one.held_out for one in counts.values())]))
+        outputs = max(response.head.outputs for response in responses.values())
+        if self.connection.mask_bits is not None:
+            complete = all(len({getattr(one, part) > 0 for one in fit.values()}) == 1 for fit in fits for part in PARTS)
             require(complete, "federation.masks", True, "false: some sites have no rows of a part (holdout, test)")
-            agreement.rows = {part: sizes for part, sizes in parts.items() if any(sizes.values())}
-        head = {"preparation": preparation.as_json(), "outputs": outputs, "start": start}
-        agreement.add("apply", head | ({"rows": agreement.rows} if masked else {}))
+        preparations, columns = [_no_preparation(descriptions)] * len(fits), _columns(next(iter(descriptions.values())))
+        if self.ranges is not None:
+            preparations = [self._private_preparation(agreement, k, one, columns) for k, one in enumerate(fits)]
+        elif with_summary:
+            preparations = self._agreed_preparations(agreement, fits, columns)
+        head = {
+            "preparations": [one.as_json() for one in preparations],
+            "outputs": outputs,
+            "start": seed if self.start == "glorot" else None,
+        }
+        if self.connection.mask_bits is not None:
+            agreement.rows = [
+                {
+                    part: {name: getattr(one, part) for name, one in fit.items()}
+                    for part in PARTS
+                    if _has_rows(fit, part)
+                }
+                for fit in fits
+            ]
+            head["rows"] = agreement.rows
+        agreement.add("apply", head)
+        limits = {name: _least([fit[name].max_parameters for fit in fits]) for name in responses}
+        return [
+            self._task_data(agreement, k, counts, preparation, classes, outputs, dtype, limits)
+            for k, (counts, preparation) in enumerate(zip(fits, preparations, strict=True))
+        ]
+
+    def _task_data(
+        self,
+        agreement: Agreement,
+        fit: int,
+        counts: Counts,
+        preparation: Preparation,
+        classes: list[str] | None,
+        outputs: int,
+        dtype: str,
+        limits: dict[str, int | None],
+    ) -> TaskData:
+        """Return the data of one fit; `limits` are those of the parameters of Hessians."""
+        loss = self.configured_loss()
+        trained = {name: m for m, name in enumerate(name for name, one in counts.items() if one.training)}
 
         def rows(part: str) -> SiteRows | None:
             """Return the rows of a part, or None if no site has any."""
-            sizes = {name: size for name, size in parts[part].items() if size}
+            sizes = {name: getattr(one, part) for name, one in counts.items() if getattr(one, part)}
             offsets = np.append(0, np.cumsum(list(sizes.values()))).astype(np.int64)
             return SiteRows(
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
-                trained_as=np.array([trained.get(name, -1) for name in sizes], int),
-                agreement=agreement, names=list(sizes), part=part, loss=loss,
+                trained_as=np.array([trained.get(name, -1) for name in sizes], int) if part != "training" else None,
+                agreement=agreement, fit=fit, names=list(sizes), part=part, loss=loss,
+                hessian_limits=limits,
             ) if sizes else None  # fmt: skip
 
-        loss, trained = self.configured_loss(), dict[str, int]()
         training = rows("training")
         if training is None:
             raise UserError("federation.sites: no site has training rows")
-        trained |= {name: m for m, name in enumerate(training.names)}
         require_memory("federation.sites: the order of the training rows in a round", 8 * int(training.sizes.sum()))
-        held_out, test = rows("held_out"), rows("test")
         return TaskData(
-            training, Linear(len(preparation.features), outputs), loss, held_out,
+            training, Linear(len(preparation.features), outputs), loss, rows("held_out"),
             description=LinearModel(loss, classes, preparation),
-            features=tuple(preparation.features), test=test, clients=training.names,
+            features=tuple(preparation.features), test=rows("test"), clients=training.names,
         )  # fmt: skip
 
     def _row_counts(
@@ -138,16 +192,20 @@ class CustomAtSites(Custom):
         descriptions: dict[str, Description],
         classes: list[str] | None,
         with_summary: bool,
-    ) -> dict[str, RowCounts]:
-        """Return the sites' row counts; raise UserError if one does not match its description or the request."""
+        fits: int,
+    ) -> list[Counts]:
+        """Return the sites' row counts of every fit; raise UserError if one does not match the request."""
         multiclass = self.configured_loss().outputs(np.zeros(1), 2) > 1
         for name, response in responses.items():
             with report_invalid_response(name, "prepare"):
-                _check_counts(name, response.head, descriptions[name], with_summary)
+                if len(response.head.fits) != fits:
+                    raise BadMessage(f"fits: has {len(response.head.fits)} fits, must be {fits}")
+                for one in response.head.fits:
+                    _check_counts(name, one, descriptions[name], with_summary, self.uses_sums)
                 outputs = response.head.outputs
                 if (outputs > 1) != multiclass or (multiclass and classes is not None and outputs != len(classes)):
                     raise BadMessage(f"outputs: {outputs} scores do not fit the {self.loss} loss and the classes")
-        return {name: response.head for name, response in responses.items()}
+        return [{name: response.head.fits[k] for name, response in responses.items()} for k in range(fits)]
 
     def _holdout_method(self, key: str, descriptions: dict[str, Description]) -> str:
         """Return how rows are held out at all sites; `auto` is `split` if all files have that part."""
@@ -157,36 +215,107 @@ class CustomAtSites(Custom):
         splits = [part in head.split for head in descriptions.values()]
         return "split" if all(splits) else {"holdout": self.validates, "test": "none"}[key]
 
-    def _agreed_preparation(self, agreement: Agreement, counts: dict[str, RowCounts]) -> Preparation:
-        """Return the preparation from the summaries of the sites with training rows (`preparation.prepared`)."""
-        summaries = {
-            name: Summary.from_plain(msgspec.structs.asdict(one.summary))
-            for name, one in counts.items()
-            if one.summary is not None
-        }
-        if not summaries:
-            raise UserError("federation.sites: no site has training rows")
-        total = merged(list(summaries.values()))
-        if self.recipe.fill != "median":
-            return agree(total, self.recipe)
-        search = start_median_search(total)
-        while not search.finished:
-            search = search.narrowed(self._counts_up_to(search.edges, agreement, summaries))
-        return agree(total, self.recipe, search.high)
+    @property
+    def uses_sums(self) -> bool:
+        """True if the preparation is computed from exact sums over the sites, as masks require."""
+        return self.exact_sums or self.connection.mask_bits is not None
 
-    def _counts_up_to(self, edges: Array, agreement: Agreement, summaries: dict[str, Summary]) -> list[Array]:
-        """Return the numbers of values up to each edge: those of every site, or their sum if responses are masked."""
-        specs = {"counts": ArraySpec(edges.shape, np.int64)}
+    def _agreed_preparations(self, agreement: Agreement, fits: list[Counts], columns: list[str]) -> list[Preparation]:
+        """Return the preparation of every fit from the sites with training rows (`preparation.prepared`)."""
+        rows = [{name: one.training for name, one in fit.items() if one.training} for fit in fits]
+        if not all(rows):
+            raise UserError("federation.sites: no site has training rows")
+        if self.uses_sums:
+            totals = self._summaries_from_sums(agreement, fits, rows, columns)
+        else:
+            heads = [[one.summary for one in fit.values() if one.summary is not None] for fit in fits]
+            totals = [merged([Summary.from_plain(msgspec.structs.asdict(one)) for one in fit]) for fit in heads]
+        if self.recipe.fill != "median":
+            return [agree(total, self.recipe) for total in totals]
+        searches = [start_median_search(total) for total in totals]
+        while unfinished := [k for k, search in enumerate(searches) if not search.finished]:
+            edges = {k: searches[k].edges for k in unfinished}
+            for k, counts in self._counts_up_to(edges, agreement, rows).items():
+                searches[k] = searches[k].narrowed(counts)
+        return [agree(total, self.recipe, search.high) for total, search in zip(totals, searches, strict=True)]
+
+    def _summaries_from_sums(
+        self, agreement: Agreement, fits: list[Counts], rows: list[dict[str, int]], columns: list[str]
+    ) -> list[Summary]:
+        """Return the summaries of all rows of every fit from two exact sums over the sites (`sum_summary`)."""
+        names = [merged_names(one.categories or {} for one in fit.values()) for fit in fits]
+        sums = self._column_sums(agreement, rows, [np.zeros(len(columns))] * len(fits), names)
+        centers = [center_of_sums(one, len(columns)) for one in sums]
+        around = self._column_sums(agreement, rows, centers, [{}] * len(fits))
+        return [
+            summary_of_sums(columns, next(iter(own)), sum(own.values()), cells, first, second)
+            for own, cells, first, second in zip(rows, names, sums, around, strict=True)
+        ]
+
+    def _column_sums(
+        self, agreement: Agreement, rows: list[dict[str, int]], centers: list[Array], names: Sequence[Names]
+    ) -> list[Array]:
+        """Return the exact sums over the sites of `exact_sums.column_sums`; NaN where a number is out of range."""
+        head, arrays = {"categories": names}, {f"center.{k}": center for k, center in enumerate(centers)}
+        sizes = [3 * len(center) + cell_count(own) for center, own in zip(centers, names, strict=True)]
         if self.connection.mask_bits is not None:
-            total = agreement.sum_of_all("count", {}, {"edges": edges}, specs)["counts"]
-            with report_invalid_sum(summaries, "count"):
-                _check_cumulative(total, sum(one.rows for one in summaries.values()))
-            return [total]
-        responses = agreement.request("count", {}, {"edges": edges}, list(summaries), expected=lambda _: specs)
+            specs = {f"{EXACT}.{k}": ArraySpec((size, WORDS)) for k, size in enumerate(sizes)}
+            made = agreement.sum_of_all("summarize", head, arrays, specs)
+            sums = [made[k] for k in range(len(sizes))]
+            totals = [from_integers(from_words(one.totals[EXACT].view(np.uint64)), one.fits) for one in sums]
+            with report_invalid_sum(rows[0], "summarize"):
+                for total, own in zip(totals, rows, strict=True):
+                    _check_sums(total, len(centers[0]), sum(own.values()))
+            return totals
+
+        def expected(name: str) -> dict[str, ArraySpec]:
+            return {f"{EXACT}.{k}": ArraySpec((size,), finite=False) for k, size in enumerate(sizes) if name in rows[k]}
+
+        sites = [name for name in self.connection.names if any(name in own for own in rows)]
+        responses = agreement.request("summarize", head, arrays, sites, expected=expected)
+        for name, response in responses.items():
+            with report_invalid_response(name, "summarize"):
+                for k, own in enumerate(rows):
+                    if name in own:
+                        _check_sums(response.arrays[f"{EXACT}.{k}"], len(centers[k]), own[name])
+        return [exact_sum(responses[name].arrays[f"{EXACT}.{k}"] for name in own) for k, own in enumerate(rows)]
+
+    def _private_preparation(self, agreement: Agreement, fit: int, counts: Counts, columns: list[str]) -> Preparation:
+        """Return the preparation of a fit by declared ranges, with noisy moments of the sites' rows if requested."""
+        preparation = declared_preparation(columns, self.ranges, self.standardize)
+        if self.moments_noise is None:
+            return preparation
+        rows, name = {site: one.training for site, one in counts.items() if one.training}, f"sums.{fit}"
+        specs = {name: ArraySpec((2, len(preparation.features)))}
+        head = {"fit": fit, "preparation": preparation.as_json(), "noise": self.moments_noise}
+        responses = agreement.request("moments", head, None, list(rows), expected=lambda _: specs)
+        sums, norm = [response.arrays[name] for response in responses.values()], largest_norm(specs[name].shape[1])
+        return with_moments(preparation, sums, sum(rows.values()), self.moments_noise * norm)
+
+    def _counts_up_to(
+        self, edges: dict[int, Array], agreement: Agreement, rows: list[dict[str, int]]
+    ) -> dict[int, list[Array]]:
+        """Return the numbers of values up to each edge by fit: of every site, or their sum if responses are masked."""
+        specs = {f"counts.{k}": ArraySpec(one.shape, np.int64) for k, one in edges.items()}
+        head, arrays = {"fits": list(edges)}, {f"edges.{k}": one for k, one in edges.items()}
+        if self.connection.mask_bits is not None:
+            totals = agreement.sum_of_all("count", head, arrays, specs)
+            with report_invalid_sum(rows[0], "count"):
+                for k, total in totals.items():
+                    _check_cumulative(total.totals["counts"], sum(rows[k].values()))
+            return {k: [total.totals["counts"]] for k, total in totals.items()}
+
+        def expected(name: str) -> dict[str, ArraySpec]:
+            return {f"counts.{k}": specs[f"counts.{k}"] for k in edges if name in rows[k]}
+
+        sites = [name for name in self.connection.names if any(name in rows[k] for k in edges)]
+        responses = agreement.request("count", head, arrays, sites, expected=expected)
         for name, response in responses.items():
             with report_invalid_response(name, "count"):
-                _check_cumulative(response.arrays["counts"], summaries[name].rows)
-        return [response.arrays["counts"] for response in responses.values()]
+                for k in edges:
+                    if name in rows[k]:
+                        _check_cumulative(response.arrays[f"counts.{k}"], rows[k][name])
+        return {k: [responses[name].arrays[f"counts.{k}"] for name in rows[k]] for k in edges}
 
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
         """Return the metrics computed from sums over the sites' rows; none if a site does not share its sums."""
@@ -217,16 +346,38 @@ def _columns(description: Description) -> list[str]:
     return description.names or [f"x{k}" for k in range(description.features)]
 
 
-def _check_counts(name: str, counts: RowCounts, description: Description, with_summary: bool) -> None:
-    """Raise BadMessage if a site's summary does not match its counts and its description."""
-    summary = counts.summary
-    if (summary is not None) != (with_summary and counts.training > 0):
+def _least(limits: list[int | None]) -> int | None:
+    """Return the smallest limit; None: no limit."""
+    return min((one for one in limits if one is not None), default=None)
+
+
+def _has_rows(counts: Counts, part: str) -> bool:
+    return any(getattr(one, part) for one in counts.values())
+
+
+def _check_counts(name: str, counts: RowCounts, description: Description, with_summary: bool, with_sums: bool) -> None:
+    """Raise BadMessage if a site's summary, or its names of categories, do not match its counts and description."""
+    summary, categories, is_needed = counts.summary, counts.categories, with_summary and counts.training > 0
+    if (summary is not None) != (is_needed and not with_sums):
         raise BadMessage("summary: must be present exactly if it was requested and the site has training rows")
+    if (categories is not None) != (is_needed and with_sums):
+        raise BadMessage("categories: must be present exactly if they were requested and the site has training rows")
+    if categories is not None and not categories.keys() <= set(_columns(description)):
+        raise BadMessage("categories: must be those of the site's features")
     if summary is not None:
         if (summary.client, summary.rows) != (name, counts.training):
             raise BadMessage("summary: must be of this site's training rows")
         if summary.columns != _columns(description):
             raise BadMessage("summary: its columns must be the site's features")
+
+
+def _check_sums(sums: Array, columns: int, rows: int) -> None:
+    """Raise BadMessage if counts are not those of at most `rows` rows, or squares are negative."""
+    counts = np.concatenate([sums[:columns], sums[3 * columns :]])
+    if not ((counts >= 0) & (counts <= rows) & (counts == np.floor(counts))).all():
+        raise BadMessage(f"the array {EXACT} must have counts from 0 to {rows}, the number of training rows")
+    if (sums[2 * columns : 3 * columns] < 0).any():
+        raise BadMessage(f"the array {EXACT} must have sums of squares >= 0")
 
 
 def _check_cumulative(counts: Array, rows: int) -> None:

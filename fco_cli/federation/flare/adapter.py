@@ -32,6 +32,7 @@ MODULES = {  # names of FLARE, by module
     "nvflare.fuel.f3.cellnet.registry": ("Callback", "Registry"),
     "nvflare.fuel.f3.cellnet.utils": ("make_reply", "new_cell_message"),
     "nvflare.fuel.f3.comm_error": ("CommError",),
+    "nvflare.fuel.f3.drivers.driver_params": ("DriverParams",),
     "nvflare.fuel.f3.endpoint": ("Endpoint",),
     "nvflare.fuel.f3.message": ("Message",),
     "nvflare.fuel.f3.sfm.conn_manager": ("ConnManager",),
@@ -55,6 +56,8 @@ MODULES = {  # names of FLARE, by module
 }
 RENAMED: dict[str, tuple[str, str | None]] = {  # other names: the module, and the name in it; None: the module itself
     "AdminApi": ("nvflare.fuel.hci.client.api", None),
+    "AioGrpcDriver": ("nvflare.fuel.f3.drivers.aio_grpc_driver", None),
+    "GrpcDriver": ("nvflare.fuel.f3.drivers.grpc_driver", None),
     "AdminMessage": ("nvflare.private.admin_defs", "Message"),
     "TaskReturnCode": ("nvflare.apis.fl_constant", "ReturnCode"),
     "make_task_reply": ("nvflare.apis.shareable", "make_reply"),
@@ -62,6 +65,7 @@ RENAMED: dict[str, tuple[str, str | None]] = {  # other names: the module, and t
 ATTRIBUTES = {  # attributes that fco calls, replaces or sends
     "AdminApi": ("Authenticator",),
     "AdminCommandNames": ("ABORT", "CHECK_STATUS", "SHUTDOWN"),
+    "AioGrpcDriver": ("get_grpc_client_credentials",),
     "AuthorizationService": ("authorize",),
     "CellChannel": ("AUX_COMMUNICATION", "CELLNET", "CLIENT_COMMAND", "CLIENT_MAIN", "RETURN_ONLY"),
     "ClientProcessJobLauncher": ("get_command",),
@@ -79,10 +83,12 @@ ATTRIBUTES = {  # attributes that fco calls, replaces or sends
         "send_request",
         "start",
     ),
+    "DriverParams": ("CA_CERT", "HOST", "PORT"),
     "EventType": ("ABOUT_TO_START_RUN",),
     "FLContextKey": ("WORKSPACE_OBJECT",),
     "FQCN": ("join", "normalize"),
     "FedAdminAgent": ("_dispatch_request", "register_processor"),
+    "GrpcDriver": ("get_grpc_client_credentials",),
     "HandshakeKeys": ("ENDPOINT_NAME",),
     "MessageHeaderKey": ("CHANNEL", "DESTINATION", "MSG_TYPE", "ORIGIN", "RETURN_CODE", "TOPIC"),
     "MessagePropKey": ("ENDPOINT",),

@@ -6,6 +6,8 @@ name and must not be revoked. The server reads the file when it changes; without
 
 from __future__ import annotations
 
+import socket
+import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
 
 CERTIFICATES_FILE = "certificates.json"
+HANDSHAKE_SECONDS = 10.0
 
 
 class Issued(msgspec.Struct):
@@ -83,6 +86,19 @@ def fingerprint(certificate: Any) -> str:
     from cryptography.hazmat.primitives.hashes import SHA256
 
     return certificate.fingerprint(SHA256()).hex()
+
+
+def server_certificate(host: str, port: int, authority: Path) -> bytes:
+    """Return the certificate (DER) of a server, which the authority must have issued; raise OSError if it has none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # its host is verified by gRPC
+    context.load_verify_locations(authority)
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((host, port), HANDSHAKE_SECONDS) as connection,
+        context.wrap_socket(connection) as secured,
+    ):
+        return secured.getpeercert(binary_form=True) or b""
 
 
 def load_certificate(pem: bytes) -> Any:

@@ -10,8 +10,10 @@ logged in the party's audit file.
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import os
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fco_cli.errors import UserError
 from fco_cli.federation.flare.adapter import (
     FQCN,
     STREAM_ACK_TOPIC,
@@ -27,14 +30,17 @@ from fco_cli.federation.flare.adapter import (
     STREAM_DATA_TOPIC,
     STREAM_ERROR_TOPIC,
     AdminCommandNames,
+    AioGrpcDriver,
     AuthorizationService,
     CellChannel,
     CommError,
     Communicator,
     ConnManager,
     CoreCell,
+    DriverParams,
     FedAdminAgent,
     FLComponent,
+    GrpcDriver,
     HandshakeKeys,
     MessageHeaderKey,
     MessagePropKey,
@@ -47,15 +53,24 @@ from fco_cli.federation.flare.adapter import (
     open_connections,
     peer_certificate,
 )
-from fco_cli.federation.flare.certificates import Certificates, common_name, fingerprint, load_certificate
+from fco_cli.federation.flare.certificates import (
+    Certificates,
+    common_name,
+    fingerprint,
+    load_certificate,
+    server_certificate,
+)
 from fco_cli.federation.flare.handshakes import report_failures
 from fco_cli.federation.flare.jobs import GuardedProcessor
 from fco_cli.federation.flare.rights import CHANNEL, READY, REQUEST
+from fco_cli.federation.policy import POLICY_FILE, Policy, normalized
 from fco_cli.federation.site.audit import append_entry
+from fco_cli.files import write_atomically
 
 log = logging.getLogger(__name__)
 
 SERVER = "server"
+COORDINATOR_FILE = "coordinator.pem"  # pinned certificate of the server, in the site's folder
 ANY = None  # any topic of a channel
 ALLOWED_REQUESTS: dict[str, tuple[str, ...] | None] = {  # topics that a site accepts from its server, by channel
     CHANNEL: (READY, REQUEST),
@@ -163,6 +178,10 @@ class SiteGuard(Guard):
 
     def install(self) -> None:
         super().install()
+        pin = read_pin(self.path.with_name(POLICY_FILE))
+        if pin is not None:
+            for driver in (GrpcDriver, AioGrpcDriver):
+                replace(driver, "get_grpc_client_credentials", functools.partial(self._pinned_credentials, pin))
         replace(FedAdminAgent, "register_processor", self._register_processor)
         replace(Communicator, "client_registration", self._register)
 
@@ -182,6 +201,24 @@ class SiteGuard(Guard):
                 return make_reply(ReturnCode.INVALID_REQUEST, reason)
         return None
 
+    def _pinned_credentials(self, pin: str, create: Callable[[Any], Any], params: dict[str, Any]) -> Any:
+        """Return credentials of a connection that accept one certificate of the server, that of the site's policy.
+
+        That certificate takes the authority's place, so gRPC refuses any other one, also later.
+        """
+        authority = Path(params[DriverParams.CA_CERT.value])
+        host, port = params[DriverParams.HOST.value], int(params[DriverParams.PORT.value])
+        certificate = server_certificate(host, port, authority)
+        if (found := hashlib.sha256(certificate).hexdigest()) != pin:
+            stop(
+                self.refuse(
+                    "connection", f"the server's certificate is SHA256:{found}, not that of {POLICY_FILE} (coordinator)"
+                )
+            )
+        path = self.path.with_name(COORDINATOR_FILE)
+        write_atomically(path, ssl.DER_cert_to_PEM_cert(certificate).encode())
+        return create({**params, DriverParams.CA_CERT.value: str(path)})
+
     def _attack(self, cell: Any) -> None:
         from fco_cli.federation.flare.self_test import attack_site
 
@@ -200,6 +237,15 @@ class SiteGuard(Guard):
         self.is_open = True
         log.info("the guards refused all attacks of the self-test")
         return register(communicator, name, project, context)
+
+
+def read_pin(policy: Path) -> str | None:
+    """Return the fingerprint of the server's certificate in a policy, or None."""
+    try:
+        pin = Policy.read(policy).coordinator
+    except UserError:
+        return None  # without a valid policy, the site answers nothing
+    return None if pin is None else normalized(pin)
 
 
 def _requests_of(message: Any) -> Iterator[tuple[str, str]]:

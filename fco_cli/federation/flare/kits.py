@@ -76,6 +76,11 @@ def _certificate(kit: Path) -> Path:
     return paths[0]
 
 
+def certificate_of(kit: Path) -> str:
+    """Return the fingerprint of the certificate in a kit."""
+    return _fingerprint(_certificate(kit))
+
+
 def _fingerprint(path: Path) -> str:
     try:
         return fingerprint(load_certificate(path.read_bytes()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,13 +27,28 @@ WEIGHTINGS = ("uniform", "examples")
 RELATIVE_TOLERANCE = 1e-12  # of weights
 
 
-def rows_digest(rows: RowsByPart) -> str:
-    """Return a digest of the numbers of rows, which masked requests repeat."""
+def rows_digest(rows: Sequence[RowsByPart]) -> str:
+    """Return a digest of the numbers of rows of all fits, which masked requests repeat."""
     return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
 
+class AgreedFits:
+    """Numbers of rows of all sites in every fit."""
+
+    def __init__(
+        self, rows: Sequence[RowsByPart], name: str, own: Sequence[Mapping[str, int]], weightings: set[str]
+    ) -> None:
+        """Store the numbers; raise Refusal unless they are complete (`AgreedRows`)."""
+        if len(rows) != len(own):
+            raise Refusal("rows: must have the numbers of every fit")
+        self.fits = [AgreedRows(sizes, name, counts, weightings) for sizes, counts in zip(rows, own, strict=True)]
+        self.digest, self.names = rows_digest(rows), self.fits[0].names
+        if any(fit.names != self.names for fit in self.fits):
+            raise Refusal("rows: every site must have rows of every fit")
+
+
 class AgreedRows:
-    """Numbers of rows of all sites by part."""
+    """Numbers of rows of all sites by part, in one fit."""
 
     def __init__(self, rows: RowsByPart, name: str, own: Mapping[str, int], weightings: set[str]) -> None:
         """Store the numbers; raise Refusal unless those of this site are its own and all sites have all parts.
@@ -46,7 +61,7 @@ class AgreedRows:
         names = sorted(rows.get("training", {}))
         if any(sorted(sizes) != names for sizes in rows.values()):
             raise Refusal("rows: every site must have rows of every part")
-        self.rows, self.digest, self.names, self.weightings = rows, rows_digest(rows), names, weightings
+        self.rows, self.names, self.weightings = rows, names, weightings
 
     def check_weights(self, part: str, weights: Mapping[str, float] | None) -> None:
         """Raise Refusal unless the weights of an evaluation are equal (None) or proportional to the rows."""
@@ -55,7 +70,7 @@ class AgreedRows:
         self._check_names(weights)
         given = np.array([weights[name] for name in self.names])
         allowed = self.weightings if part == "training" else set(WEIGHTINGS)
-        sizes = self._sizes(part)
+        sizes = self.sizes(part)
         shares = {"uniform": np.ones(len(sizes)), "examples": sizes}
         matching = {one for one in allowed if _equal(given, shares[one] / shares[one].sum())}
         self._restrict(part, matching)
@@ -78,7 +93,7 @@ class AgreedRows:
 
     def _factors(self, algorithm: Federated, request: Train, weighting: str, normalize: bool) -> Array:
         """Return the factors [S, J] of the sites' messages in a round of the simulation."""
-        sizes = self._sizes("training")
+        sizes = self.sizes("training")
         hparams = Hparams(
             1.0, 1.0, 1, ALL, request.batch_size, request.local_epochs, weighting=weighting,
             normalize_steps=normalize, last_batch=request.last_batch,
@@ -91,7 +106,8 @@ class AgreedRows:
         )  # fmt: skip
         return algorithm.message_weights(cohort).factors
 
-    def _sizes(self, part: str) -> Array:
+    def sizes(self, part: str) -> Array:
+        """Return the numbers of rows of a part [S], in the order of `names`."""
         return np.array([self.rows[part][name] for name in self.names], np.int64)
 
     def _check_names(self, given: Mapping[str, object]) -> None:

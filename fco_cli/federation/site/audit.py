@@ -26,6 +26,7 @@ HEAD_FILE = "audit.head"
 ROTATE_BYTES = 64 * 2**20
 MAX_LISTED = 1000  # numbers of an array that are listed; larger arrays are hashed
 MAX_QUESTION_BYTES = 2**20  # larger questions are hashed
+HEAD_BYTES = 256  # of `audit.head`; shorter ones are padded with spaces
 CHAIN = b',"chain":"'
 CHAIN_BYTES = len(CHAIN) + 64 + len('"}')
 
@@ -70,15 +71,14 @@ def append_entry(path: Path, kind: str, outcome: str, content: bytes = b"", **mo
             path.rename(path.with_name(f"audit.{len(_rotated(path)) + 1:06}.jsonl"))
             size = 0
         state = msgspec.json.encode(Head(head.entries + 1, chain, size))
-        os.pwrite(lock, state, 0)
-        os.ftruncate(lock, len(state))
+        os.pwrite(lock, state.ljust(HEAD_BYTES), 0)
     finally:
         os.close(lock)  # releases the lock
 
 
 def _read_head(lock: int, path: Path) -> Head:
     """Return the state of the chain; entries of an earlier version, without a chain, are hashed as a whole."""
-    text = os.pread(lock, os.fstat(lock).st_size, 0)
+    text = os.pread(lock, HEAD_BYTES + 1, 0)
     try:
         head = msgspec.json.decode(text, type=Head) if text else Head(chain=_unchained(path))
     except ValueError:  # damaged: `verify` reports it

@@ -12,39 +12,45 @@ import msgspec
 import numpy as np
 
 import fco_cli
+from fco_cli.data.exact_sums import category_names, column_sums
 from fco_cli.data.preparation import Preparation
+from fco_cli.data.ranges import clipped_sums, largest_norm
 from fco_cli.data.statistics import MEDIAN_BINS, count_up_to_edges
 from fco_cli.federation.message import (
-    MAX_MAGNITUDE,
     Arrays,
     ArraySpec,
     BadMessage,
     Message,
+    names_digest,
     parse_dataclass,
     read_arrays,
     reason_of,
 )
-from fco_cli.federation.metrics import SUMS, Sums
-from fco_cli.federation.noise import clip_and_add_noise
 from fco_cli.federation.policy import Policy, Refusal
-from fco_cli.federation.schema import Apply, Curvature, Evaluate, Prepare, Request, names_digest
-from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedRows
+from fco_cli.federation.schema import Apply, Count, Fold, NoisyMoments, Prepare, Request, Summarize
+from fco_cli.federation.sharing import EXACT
+from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
 from fco_cli.federation.site.disclosure import Disclosure
-from fco_cli.federation.site.row_noise import noisy_row_sums
-from fco_cli.federation.site.rows import Prepared, SiteFile, Split
-from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
-from fco_cli.problem.layout import Array
+from fco_cli.federation.site.rows import Fit, SiteFile, Split
+from fco_cli.memory_limit import require_memory
+from fco_cli.problem.data import FoldAssignment, HeldOut
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models.linear import Linear
-from fco_cli.problem.problem import TaskData
-from fco_cli.problem.regularizers.penalties import NoRegularizer
-from fco_cli.problem.risk import DataRisk, scores_of
-from fco_cli.simulation.smoothness import BATCHES, largest_curvature
+from fco_cli.problem.streams import secret_noise
 from fco_cli.tasks.tabular import Custom
+
+PARTS = ("training", "held_out", "test")  # of the rows
 
 # Packages whose code affects results.
 PACKAGES = ("kernels", "problem", "algorithms", "data", "tasks", "simulation", "federation")
-LOCAL_KEYS = ("name", "path", "strength", "radius", "model")  # keys of the task that are not sent to sites
+LOCAL_KEYS = (
+    "name",
+    "path",
+    "strength",
+    "radius",
+    "model",
+    "exact_sums",
+)  # keys of the task that are not sent to sites
 
 
 @cache
@@ -61,18 +67,15 @@ def sent_task(task: Custom) -> dict[str, Any]:
 
 
 class SiteData:
-    """Rows of one site in one session: split, prepared and evaluated on request."""
+    """Rows of one site in one session: split into the fits of a run and prepared on request."""
 
     def __init__(self, name: str, file: SiteFile, policy: Policy, disclosure: Disclosure) -> None:
         self.name, self.file, self.policy, self.disclosure = name, file, policy, disclosure
-        self.client = 0  # index among the sites with training rows
         self.task: Custom | None = None
-        self.split: Split | None = None
+        self.fits: list[Fit] = []  # of the last `prepare`
         self.dtype = "float64"
         self.outputs = 1  # scores per row that the site's labels need
-        self.prepared: Prepared | None = None
-        self.model: Linear | None = None
-        self.agreed: AgreedRows | None = None  # if responses are masked
+        self.agreed: AgreedFits | None = None  # if responses are masked
         self.weightings = set(WEIGHTINGS)  # possible ones of masked sums over training rows
 
     def describe(self, request: Request) -> Message:
@@ -94,189 +97,146 @@ class SiteData:
         })  # fmt: skip
 
     def prepare(self, request: Prepare) -> Message:
-        """Split the rows; return their numbers and a summary for the common preparation."""
+        """Split the rows into fits; return their numbers and summaries for the common preparations."""
         unused: dict[str, Any] = {"name": "custom", "path": "", "strength": 0.0, "radius": 1.0}
-        self.task = self.split = self.prepared = self.model = self.agreed = None
+        self.task, self.fits, self.agreed = None, [], None
         task = parse_dataclass(Custom, request.task | unused, "task")
         if task.loss == "auto":
             raise Refusal(
                 "task.loss: got auto, must be the name of a loss (logistic, squared, ...) with federation=flare"
             )
         self.policy.check("losses", task.loss)
-        classes, sites, fold = request.classes, request.sites, request.fold
-        if self.name not in sites:
+        classes = request.classes
+        if self.name not in request.sites:
             raise Refusal("the run does not include this site")
-        index = sites.index(self.name)
-        seed, client = self.disclosure.split_seed(request.seed), 0 if self.policy.site_splits else index
+        seed = self.disclosure.split_seed(request.seed)
+        client = 0 if self.policy.site_splits else request.sites.index(self.name)
         split = self.file.split(task, seed, client, classes, self.policy.share_names)
-        trains = np.ones(len(sites), bool)
+        outputs = task.configured_loss().outputs(self.file.data.y, None if classes is None else len(classes))
+        fits = [self._fit(split, fold, request.sites) for fold in request.folds]
+        answers = []
+        for fit, fold in zip(fits, request.folds, strict=True):
+            self.disclosure.check_parts(fit.split.parts, fold is not None)
+            answers.append(self._row_counts(fit.split, task, request))
+        self.task, self.fits, self.dtype, self.outputs = task, fits, request.dtype, outputs
+        return Message("", {"fits": answers, "outputs": outputs})
+
+    def _fit(self, split: Split, fold: Fold | None, sites: list[str]) -> Fit:
+        """Return the rows of a fold; those of `split` without one."""
+        index, trains = sites.index(self.name), np.ones(len(sites), bool)
         if fold is not None:
             deal = FoldAssignment(**msgspec.structs.asdict(fold.deal))
             trains = HeldOut(deal, fold.number).trains(len(sites))
+            own = index
             if deal.by == "rows":
                 deal = replace(deal, seed=self.disclosure.split_seed(deal.seed))
-            split = split.hold_out(HeldOut(deal, fold.number), client if deal.by == "rows" else index, len(sites))
-        self.client = int(trains[:index].sum())
+                own = 0 if self.policy.site_splits else index
+            split = split.hold_out(HeldOut(deal, fold.number), own, len(sites))
+        return Fit(split, int(trains[:index].sum()))
+
+    def _row_counts(self, split: Split, task: Custom, request: Prepare) -> dict[str, Any]:
+        """Return the numbers of rows of a fit and, for its preparation, a summary or names of categories."""
         training, held_out, test = (int(rows.sum()) for rows in split.parts)
-        self.disclosure.check_parts(split.parts, fold is not None)
-        outputs = task.configured_loss().outputs(self.file.data.y, None if classes is None else len(classes))
-        summary = None
+        summary = names = None
         if not request.summary:
-            split.check_needs_no_preparation()
+            if task.ranges is None:
+                split.check_needs_no_preparation()
+        elif training and request.exact:
+            table = split.training_table()
+            self.disclosure.check_columns(table)
+            names = category_names([self.disclosure.merge_levels(table, table)])
         elif training:
             exact = split.summary(self.name)
             if not np.isfinite([exact.moments.mean, exact.moments.deviations]).all():
                 raise Refusal("the moments of the site's values overflow; rescale the columns")
             summary = self.disclosure.released_summary(exact, split.training_table()).plain()
-        self.task, self.split, self.dtype, self.outputs = task, split, request.dtype, outputs
-        counts = {"training": training, "held_out": held_out, "test": test}
-        return Message("", {**counts, "outputs": outputs, "summary": summary})
+        return {
+            "training": training, "held_out": held_out, "test": test, "summary": summary, "categories": names,
+            "max_parameters": self.disclosure.max_parameters(training),
+        }  # fmt: skip
 
-    def count(self, request: Request, arrays: Arrays) -> Message:
+    def summarize(self, request: Summarize, arrays: Arrays) -> Message:
+        """Return sums of the training rows' columns around a center, for preparations from sums over the sites."""
+        if len(request.categories) != len(self.fits):
+            raise Refusal("the rows are not split into these fits")
+        tables = {k: fit.split.training_table() for k, fit in enumerate(self.fits) if fit.split.parts.training.any()}
+        centers = read_arrays(arrays, {
+            f"center.{k}": ArraySpec((len(fit.split.names),)) for k, fit in enumerate(self.fits)
+        })  # fmt: skip
+        sums = {}
+        for k, table in tables.items():
+            if not request.categories[k].keys() <= set(table.names):
+                raise BadMessage("categories: must be those of the site's columns")
+            self.disclosure.check_columns(table)
+            merged = self.disclosure.merge_levels(table, table)
+            sums[f"{EXACT}.{k}"] = column_sums(merged, centers[f"center.{k}"], request.categories[k])
+        self.disclosure.charge(sum(map(len, sums.values())))
+        return Message("", arrays=sums)
+
+    def count(self, request: Count, arrays: Arrays) -> Message:
         """Return the numbers of values up to each edge, by column, for the search of medians."""
-        if self.split is None:
-            raise Refusal("the rows are not split yet")
+        tables = {k: self.fit(k).split.training_table().x for k in request.fits}
         if not self.policy.share_histograms:
             raise Refusal("medians need histograms, which the site does not share (site.yaml: share_histograms)")
-        edges = read_arrays(arrays, {"edges": ArraySpec((len(self.split.names), MEDIAN_BINS))})["edges"]
-        x = self.split.training_table().x
-        edges = self.disclosure.histogram_edges(edges)
-        self.disclosure.charge(edges.size, counts=1)
-        counts = self.disclosure.released_counts(count_up_to_edges(x, edges), (~np.isnan(x)).sum(axis=0)[:, None])
-        return Message("", arrays={"counts": counts})
+        read = read_arrays(arrays, {f"edges.{k}": ArraySpec((x.shape[1], MEDIAN_BINS)) for k, x in tables.items()})
+        used = {k: x for k, x in tables.items() if len(x)}  # fits with training rows at this site
+        edges = {k: self.disclosure.histogram_edges(read[f"edges.{k}"]) for k in used}
+        self.disclosure.charge(sum(one.size for one in edges.values()), counts=len(edges))
+        counts = {
+            f"counts.{k}": self.disclosure.released_counts(
+                count_up_to_edges(x, edges[k]), (~np.isnan(x)).sum(axis=0)[:, None]
+            )
+            for k, x in used.items()
+        }
+        return Message("", arrays=counts)
+
+    def moments(self, request: NoisyMoments) -> Message:
+        """Return sums of the scaled and clipped features and of their squares, with noise that hides single rows."""
+        split = self.fit(request.fit).split
+        if not split.parts.training.any():
+            raise Refusal("the site has no training rows in this run")
+        preparation = _preparation(request.preparation, split.names)
+        if not preparation.mean:
+            raise Refusal("moments: the preparation has no ranges")
+        self.disclosure.check_moments_noise(request.noise)
+        self.disclosure.charge(2 * len(preparation.features), counts=1)  # a narrow range counts the values above it
+        sums = clipped_sums(split.training_table(), preparation)
+        deviation = request.noise * largest_norm(sums.shape[1])
+        return Message("", arrays={f"sums.{request.fit}": sums + deviation * secret_noise(2, 1, sums.shape[1])[:, 0]})
 
     def apply(self, request: Apply) -> Message:
-        """Apply the common preparation and create the model."""
-        if self.split is None or self.task is None:
-            raise Refusal("the rows are not split yet")
-        preparation = _preparation(request.preparation, self.split.names)
+        """Apply the common preparations and create the models."""
+        if not self.fits or len(request.preparations) != len(self.fits):
+            raise Refusal("the rows are not split into these fits")
+        preparations = [
+            _preparation(text, fit.split.names) for text, fit in zip(request.preparations, self.fits, strict=True)
+        ]
         if request.outputs < self.outputs or (request.outputs > 1) != (self.outputs > 1):
             allowed = "1" if self.outputs == 1 else f"at least {self.outputs}"
             raise Refusal(f"outputs: got {request.outputs}, must be {allowed} for the site's labels and the loss")
         agreed = None
         if request.rows is not None:
-            own = dict(zip(("training", "held_out", "test"), (int(one.sum()) for one in self.split.parts), strict=True))
-            agreed = AgreedRows(
-                {str(part): sizes for part, sizes in request.rows.items()}, self.name, own, self.weightings
-            )
+            own = [dict(zip(PARTS, map(int, map(np.sum, fit.split.parts)), strict=True)) for fit in self.fits]
+            agreed = AgreedFits(request.rows, self.name, own, self.weightings)  # type: ignore[arg-type]
             if self.agreed is not None and self.agreed.digest != agreed.digest:
                 raise Refusal("rows: other numbers of rows were agreed on")
-        training = self.split.training_table()
-        self.disclosure.check_preparation(preparation, training)
-        merge = partial(self.disclosure.merge_levels, training=training)
-        self.prepared, self.agreed = self.split.prepared(preparation, self.dtype, merge), agreed
-        self.model = Linear(len(preparation.features), request.outputs, seed=request.start)
+        rows = sum(int(part.sum()) for fit in self.fits for part in fit.split.parts)
+        features = max(len(one.features) for one in preparations)
+        require_memory("the prepared rows of all fits", rows * features * np.dtype(self.dtype).itemsize)
+        for preparation, fit in zip(preparations, self.fits, strict=True):
+            training = fit.split.training_table()
+            self.disclosure.check_preparation(preparation, training)
+            merge = partial(self.disclosure.merge_levels, training=training)
+            fit.prepared = fit.split.prepared(preparation, self.dtype, merge)
+            fit.model = Linear(len(preparation.features), request.outputs, seed=request.start)
+        self.agreed = agreed
         return Message("")
 
-    def evaluate(self, request: Evaluate, arrays: Arrays) -> Message:
-        """Return the loss and other sums over the rows of one part, and the gradient on training rows.
-
-        They are multiplied by the site's weight in the request; without one, they are means over the rows.
-        """
-        rows, model = self.rows(), self.linear()
-        data = {"training": rows.training, "held_out": rows.held_out, "test": rows.test}[request.part]
-        if data is None:
-            raise Refusal("the site has no rows of this part")
-        if request.gradient and request.part != "training":
-            raise Refusal("gradients are computed on training rows only")
-        self.policy.check_numbers(request.jobs * model.layout.size)
-        w = read_arrays(arrays, {"w": ArraySpec((request.jobs, model.layout.size))})["w"]
-        weight = self._weight(request)
-        self.disclosure.check_evaluation_noise(request.noise)
-        self.disclosure.charge(request.jobs * self._numbers_per_model(request), evaluations=request.jobs)
-        with np.errstate(all="ignore"):  # the coordinator detects overflows
-            return Message("", arrays=self._evaluate_rows(request, data, w, weight))
-
-    def _evaluate_rows(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
-        """Return the arrays of an evaluation; `value` is infinite for jobs in which a number overflows."""
-        if (noise := request.noise) is not None and noise.by_row:
-            return noisy_row_sums(data, self.linear(), self.loss(), w, weight, request.gradient, noise)
-        risk = DataRisk(data, np.array([weight]), self.linear(), self.loss())(w, gradient=request.gradient)
-        arrays = {"value": np.maximum(risk.value, 0)}  # rounding can make a zero loss negative
-        if request.gradient:
-            arrays["gradient"] = risk.gradient
-        if risk.accuracy is not None:
-            arrays["hits"] = self.disclosure.released_counts(np.rint(risk.accuracy * len(data.y)), len(data.y))
-        if request.noise is not None:
-            return clip_and_add_noise(arrays, request.noise)
-        if request.part != "training":
-            arrays |= self._score_metrics(request, data, w, weight)
-        in_range = [(np.abs(values) <= MAX_MAGNITUDE).reshape(len(w), -1).all(axis=1) for values in arrays.values()]
-        overflow = ~np.logical_and.reduce(in_range) & np.isfinite(arrays["value"])
-        arrays["value"][overflow] = np.inf
-        return arrays
-
-    def _score_metrics(self, request: Evaluate, data: ClientData, w: Array, weight: float) -> Arrays:
-        """Return the sums for the loss's metrics and the mean squared loss on held-out rows, as far as shared."""
-        loss, arrays, known = self.loss(), Arrays(), self._metric_sums(request)
-        spread = request.spread and loss.client_loss is None
-        if known is None and not spread:
-            return arrays
-        scores = scores_of(self.linear(), data, w)
-        if known is not None:
-            finite = np.isfinite(scores[:, 0]).all(axis=1)
-            arrays["sums"] = np.full((len(w), known.width), np.nan)
-            if finite.any():
-                sums = known.of_rows(scores[finite, 0].astype(float), data.y.astype(float))
-                arrays["sums"][finite] = self._released_sums(sums) if known.histogram else sums
-        if spread:
-            losses = [[loss.value.as_python(job[:, i], y) for i, y in enumerate(data.y)] for job in scores]
-            arrays["squares"] = (np.array(losses, float) ** 2).mean(axis=1) * weight
-        return arrays
-
-    def _metric_sums(self, request: Evaluate) -> Sums | None:
-        """Return the sums for the loss's metrics, None if they are not requested or not shared."""
-        known = SUMS.get(type(self.loss()))
-        withheld = known is not None and known.histogram and not self.policy.share_histograms
-        return known if request.sums and not withheld else None
-
-    def _released_sums(self, histograms: Array) -> Array:
-        """Return histograms of negative and of positive rows [J, 2 bins] as they may be sent."""
-        return np.hstack([self.disclosure.released_histogram(half) for half in np.hsplit(histograms, 2)])
-
-    def _numbers_per_model(self, request: Evaluate) -> int:
-        """Return the number of answered numbers per model: loss, hits, gradient, squares and sums."""
-        numbers = 2 + request.gradient * self.linear().layout.size
-        if request.part != "training" and request.noise is None:
-            known = self._metric_sums(request)
-            numbers += request.spread + (0 if known is None else known.width)
-        return numbers
-
-    def _weight(self, request: Evaluate) -> float:
-        if self.agreed is not None:
-            self.agreed.check_weights(request.part, request.weights)
-        if request.weights is None:
-            return 1.0
-        if self.name not in request.weights:
-            raise BadMessage("weights: no weight for this site")
-        return request.weights[self.name]
-
-    def curvature(self, request: Curvature) -> Message:
-        """Return the largest curvature over batches of the site's rows."""
-        problem = TaskData(self.training(), self.linear(), self.loss()).to_problem(NoRegularizer())
-        rows = int(problem.data.sizes[0])
-        self.disclosure.check_noise_free("curvature")
-        self.disclosure.check_batches(request.batch_size, rows)
-        self.disclosure.check_parameters(self.linear().layout.size, rows, "set hparams.client_lr to a number")
-        self.disclosure.charge(1, evaluations=1)
-        random = np.random.default_rng([self.disclosure.batch_seed(request.seed), self.client])
-        largest = largest_curvature(problem, np.zeros(BATCHES, int), request.batch_size, random)
-        return Message("", arrays={"largest": np.array([largest])})
-
-    def rows(self) -> Prepared:
-        if self.prepared is None:
-            raise Refusal("the rows are not prepared yet")
-        return self.prepared
-
-    def training(self) -> ClientData:
-        if (training := self.rows().training) is None:
-            raise Refusal("the site has no training rows in this run")
-        return training
-
-    def linear(self) -> Linear:
-        if self.model is None:
-            raise Refusal("the rows are not prepared yet")
-        return self.model
+    def fit(self, index: int) -> Fit:
+        """Return a fit; raise Refusal if there is none."""
+        if index >= len(self.fits):
+            raise Refusal(f"fit {index} of {len(self.fits)} does not exist: the rows are not split into these fits")
+        return self.fits[index]
 
     def loss(self) -> Loss:
         if self.task is None:

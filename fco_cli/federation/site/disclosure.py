@@ -15,30 +15,59 @@ from pathlib import Path
 
 import numpy as np
 
+from fco_cli.algorithms.transforms import Transform
 from fco_cli.data.format import Features, FederatedData, shown
 from fco_cli.data.preparation import OTHER, Preparation
 from fco_cli.data.splits import Parts
 from fco_cli.data.statistics import Summary
 from fco_cli.federation.message import Message
-from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal
+from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
 from fco_cli.federation.schema import Noise
+from fco_cli.federation.sharing import MIN_SITES
+from fco_cli.federation.site.cells import (
+    are_record_numbers,
+    effective_rows,
+    grid_steps,
+    merge_rare,
+    merged_bins,
+    rounded_extremes,
+)
 from fco_cli.federation.site.ledger import Ledger, limits_of
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
+from fco_cli.problem.losses.base import Loss
+from fco_cli.problem.models.linear import Model
+from fco_cli.problem.risk import scores_of
 
 ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
     "describe": frozenset(
         ("version", "code", "digest", "features", "names_digest", "names", "classes", "split"),
     ),
-    "prepare": frozenset(("training", "held_out", "test", "outputs", "summary")),
+    "prepare": frozenset(("fits", "outputs")),
     "load": frozenset(("known",)),
     "key": frozenset(("key",)),
     "keys": frozenset(("offer",)),
     "offer": frozenset(("offer",)),
     "unmask": frozenset(("opened",)),
     **dict.fromkeys(
-        ("count", "apply", "evaluate", "curvature", "stack", "train", "own", "save", "forget"), frozenset[str]()
+        (
+            "summarize",
+            "count",
+            "moments",
+            "apply",
+            "evaluate",
+            "hessian",
+            "smoothness",
+            "stack",
+            "train",
+            "own",
+            "save",
+            "forget",
+        ),
+        frozenset[str](),
     ),
 }
+MIN_ROW_NOISE = 1.0  # noise multiplier of sums of clipped rows, if differences are refused and min_noise is 0
 GRID_PARTS = 8  # grid lines of a column per standard deviation, for the edges of its histograms
 
 
@@ -60,7 +89,7 @@ class Disclosure:
         for name, amount in amounts.items():
             if name in ("rounds", "evaluations"):
                 self.policy.check_limit("max_models_per_request", amount, f"{amount:,} models of one request")
-        counted = amounts | {"numbers": numbers / self.sites}
+        counted = amounts | {"numbers": numbers / self.sites, "steep_models": 0}
         self.ledger.charge(self.limits, counted | ({"overflows": 0} if self.sites > 1 else {}))
         self.charged += numbers
 
@@ -101,6 +130,7 @@ class Disclosure:
             policy.check_rows(int(np.bincount(data.y.astype(int)).min()), "a class of the labels")
         if policy.max_categories_per_row is None:
             return
+        self._check_record_numbers()
         for feature, levels in data.levels.items():
             present = int((~np.isnan(data.x[:, feature])).sum())
             if len(levels) > policy.max_categories_per_row * present:
@@ -108,6 +138,17 @@ class Disclosure:
                 raise Refusal(
                     f"column {name!r}: {len(levels)} categories in {present} rows are identifiers, which are not sent "
                     f"({POLICY_FILE}: max_categories_per_row); drop the column at the site: fco-federate join --drop"
+                )
+
+    def _check_record_numbers(self) -> None:
+        """Raise Refusal if a column of numbers looks like record numbers and the site does not keep it."""
+        names, kept = self.data.feature_names, self.policy.keep_numbers or []
+        for feature in sorted(set(range(len(names))) - self.data.levels.keys()):
+            if names[feature] not in kept and are_record_numbers(np.asarray(self.data.x[:, feature], float)):
+                name = shown(names[feature]) if self.policy.share_names else f"x{feature}"
+                raise Refusal(
+                    f"column {name!r}: looks like record numbers, which are not sent; drop the column at the site "
+                    f"(fco-federate join --drop) or, if it is a measurement, keep it ({POLICY_FILE}: keep_numbers)"
                 )
 
     def check_parts(self, parts: Parts, fold: bool) -> None:
@@ -118,7 +159,10 @@ class Disclosure:
                 self.policy.check_rows(int(rows.sum()), f"a part ({subject})", remedy)
         if self.policy.refuse_differences or self.policy.max_subsets or self.policy.max_subsets_per_row:
             hashes = self._row_hashes
-            self.ledger.add_subsets([np.sort(hashes[rows]) for rows in parts], np.sort(hashes), self.policy)
+            everything = np.ones(len(hashes), dtype=bool)  # sums over the parts add up to those over the whole file
+            self.ledger.add_subsets(
+                [np.sort(hashes[rows]) for rows in (*parts, everything)], np.sort(hashes), self.policy
+            )
 
     @cached_property
     def _row_hashes(self) -> Array:
@@ -133,17 +177,33 @@ class Disclosure:
             hashes[i] = int.from_bytes(digest.digest(), "big")
         return hashes
 
+    def check_group(self, names: list[str], needed: int) -> None:
+        """Raise Refusal if masked sums of this group, or of a part of it, could isolate a site."""
+        if not self.policy.fixed_group:
+            return
+        if needed < len(names):
+            rule = f"the site's policy allows sums of all sites only ({POLICY_FILE}: fixed_group)"
+            raise Refusal(
+                f"masks: sums of {needed} of {len(names)} sites requested; {rule}; use federation.min_sites=null"
+            )
+        self.ledger.add_group(names, MIN_SITES)
+
     # Statistics of columns.
+
+    def check_columns(self, table: Features) -> None:
+        """Raise Refusal if sums of a column of the training rows would be about few rows."""
+        self.check_noise_free("summaries of columns")
+        for name, count in zip(table.names, (~np.isnan(table.x)).sum(axis=0).tolist(), strict=True):
+            self.policy.check_rows(count, f"a column ({shown(name)}) with values")
+        if self.policy.hide_small_cells:
+            self._check_rare_values(table)
 
     def released_summary(self, summary: Summary, table: Features) -> Summary:
         """Return the summary as it may be sent, and count its numbers."""
-        self.check_noise_free("summaries of columns")
-        for name, count in zip(summary.columns, summary.present.tolist(), strict=True):
-            self.policy.check_rows(count, f"a column ({shown(name)}) with values")
+        self.check_columns(table)
         if self.policy.hide_small_cells:
             least = self.policy.min_rows
             categories = {name: merge_rare(counts, least) for name, counts in summary.categories.items()}
-            self._check_rare_values(table)
             low, high = rounded_extremes(table.x, summary, least)
             summary = replace(summary, categories=categories, low=low, high=high)
         cells = sum(map(len, summary.categories.values()))
@@ -160,8 +220,10 @@ class Disclosure:
                 self.policy.check_rows(others, f"a column ({shown(table.names[k])}) with another value", remedy)
 
     def check_preparation(self, preparation: Preparation, table: Features) -> None:
-        """Raise Refusal if indicators of a preparation would mark few rows of the site."""
+        """Raise Refusal if indicators of a preparation would mark few rows of the site, or if one has no categories."""
         for k, name in enumerate(table.names):
+            if k in table.levels and name not in preparation.categories:
+                raise Refusal(f"column {shown(name)!r}: holds texts; declare its categories (task.ranges)")
             missing = np.isnan(table.x[:, k])
             if name in preparation.categories and k not in table.levels and not missing.all():
                 raise Refusal(
@@ -212,16 +274,34 @@ class Disclosure:
         """Raise Refusal if batches would have fewer than min_rows rows."""
         self.policy.check_rows(min(batch_size, rows), "a batch", "raise hparams.batch_size")
 
+    def check_steps(self, steps: int) -> None:
+        """Raise Refusal if a round would have more local steps than the policy allows."""
+        self.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
+
     def check_visits(self, order: Array, edges: Array, rows: int) -> None:
         """Raise Refusal if one batch, or the rows visited less often than others, are fewer than min_rows."""
-        steps = len(edges) - 1
-        self.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
         if not self.policy.refuse_differences:
             return
         remedy = "use a hparams.batch_size of at least the site's training rows"
         self.policy.check_rows(int(np.diff(edges).min()), "a last batch", remedy)
         visits = np.bincount(order, minlength=rows)
         self.policy.check_rows(int(np.unique(visits, return_counts=True)[1].min()), "a set of unequal visits", remedy)
+
+    def check_curvature(self, loss: Loss, model: Model, data: ClientData, w: Array) -> None:
+        """Raise Refusal if fewer than min_rows rows (half of the rows of a small part) determine a model's curvature.
+
+        Answers about two similar models differ by sums over rows with these weights: a steep model, whose scores are
+        far from 0 but for a few rows, would isolate these. Refusals are counted, since they disclose information too.
+        """
+        if not self.policy.refuse_differences:
+            return
+        least = min(self.policy.min_rows, len(data.y) / 2)
+        with np.errstate(all="ignore"):
+            effective = effective_rows(loss, scores_of(model, data, w).astype(float))
+        if steep := int((~(effective >= least)).sum()):
+            self.ledger.charge({"steep_models": (None, "")}, {"steep_models": steep})
+            limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
+            raise Refusal(f"a model with the curvature of few rows requested; {limit}; lower the learning rate")
 
     def check_parameters(self, parameters: int, rows: int, remedy: str) -> None:
         """Raise Refusal if an answer about a Hessian or Gram matrix has too many parameters per row."""
@@ -233,19 +313,46 @@ class Disclosure:
                 f"{remedy}"
             )
 
+    def max_parameters(self, rows: int) -> int | None:
+        """Return the largest number of parameters of which Hessians are sent; None: no limit."""
+        refused = self.policy.messages is not None and "hessian" not in self.policy.messages
+        if refused or self.policy.min_noise > 0:
+            return 0
+        limit = self.policy.max_parameters_per_row
+        return None if limit is None else int(limit * rows)
+
     # Noise.
+
+    @property
+    def min_row_noise(self) -> float:
+        """Least noise multiplier of sums of clipped rows; 0 if the policy has none.
+
+        Clipped rows have kinks: without noise, two models at both sides of a row's kink isolate that row. Noise
+        replaces the rules about batches and parameters only if the policy has a least multiplier.
+        """
+        return self.policy.min_noise or (MIN_ROW_NOISE if self.policy.refuse_differences else 0.0)
 
     def check_noise_free(self, subject: str) -> None:
         """Raise Refusal for answers that never have noise if the policy requires noise."""
         if self.policy.min_noise > 0:
-            raise Refusal(f"{subject} without noise requested; {self._noise_rule}")
+            raise Refusal(f"{subject} without noise requested; {self._noise_rule()}")
 
-    def check_multiplier(self, transform: str, multipliers: Array | None) -> None:
-        """Raise Refusal if the transform of messages has less noise than the policy requires."""
-        self.policy.check("transforms", transform)
-        if self.policy.min_noise > 0 and (multipliers is None or multipliers.min() < self.policy.min_noise):
+    def check_multiplier(self, transform: Transform, multipliers: Array | None) -> None:
+        """Raise Refusal if the transform of messages has less noise in some job than the policy requires."""
+        self.policy.check("transforms", transform.name)
+        least = self.min_row_noise if transform.protects_rows else self.policy.min_noise
+        if least > 0 and (multipliers is None or multipliers.min() < least):
             given = "none" if multipliers is None else f"{multipliers.min():g}"
-            raise Refusal(f"transform {transform} with noise multiplier {given} requested; {self._noise_rule}")
+            rule = self._noise_rule(by_row=transform.protects_rows)
+            raise Refusal(f"transform {transform.name} with noise multiplier {given} requested; {rule}")
+
+    def check_shares(self, shares: int) -> None:
+        """Raise Refusal if noise is divided among more sites than those of a sum that do not collude."""
+        if shares > 1 and shares > (most := self.sites - self.policy.colluding_sites):
+            raise Refusal(
+                f"noise shared by {shares} sites requested; the site's policy allows {max(most, 1)} in a sum of "
+                f"{plural(self.sites, 'site')} ({POLICY_FILE}: colluding_sites); change transform.noise_shares"
+            )
 
     def check_message_noise(self, deviation: Array | None, sensitivity: Array) -> None:
         """Raise Refusal if this site's share of the noise is too small for the norm of its weighted message [J]."""
@@ -254,61 +361,28 @@ class Disclosure:
         least = self.policy.min_noise * sensitivity / math.sqrt(self.sites)
         if deviation is None or (deviation < least * (1 - 1e-9)).any():
             raise Refusal(
-                f"messages without noise of the sites requested; {self._noise_rule}; use federation.masks=true"
+                f"messages without noise of the sites requested; {self._noise_rule()}; use federation.masks=true"
             )
+
+    def check_moments_noise(self, multiplier: float) -> None:
+        """Raise Refusal if noisy moments have less noise than the policy requires."""
+        if multiplier < self.min_row_noise:
+            rule = self._noise_rule(by_row=True)
+            raise Refusal(f"moments with noise multiplier {multiplier:.3g} requested; {rule}")
 
     def check_evaluation_noise(self, noise: Noise | None) -> None:
         """Raise Refusal if an evaluation has less noise than the policy requires."""
-        multiplier = 0.0
-        if noise is not None:  # noise that hides single rows is not shared between the sites
+        multiplier, by_row = 0.0, noise is not None and noise.by_row
+        if noise is not None:  # the deviation of noise that hides single rows is that of all shares together
+            self.check_shares(noise.shares)
             multiplier = noise.deviation * (1.0 if noise.by_row else math.sqrt(self.sites)) / noise.most
-        if multiplier < self.policy.min_noise * (1 - 1e-9):
-            remedy = "use federation.evaluation_noise with federation.masks=true"
-            raise Refusal(
-                f"an evaluation with noise multiplier {multiplier:.3g} requested; {self._noise_rule}; {remedy}"
-            )
+        if multiplier < (self.min_row_noise if by_row else self.policy.min_noise) * (1 - 1e-9):
+            remedy = "raise federation.evaluation_noise" if by_row else "use federation.evaluation_noise with masks"
+            rule = self._noise_rule(by_row)
+            raise Refusal(f"an evaluation with noise multiplier {multiplier:.3g} requested; {rule}; {remedy}")
 
-    @property
-    def _noise_rule(self) -> str:
-        return f"the site's policy allows {self.policy.min_noise:g} or more ({POLICY_FILE}: min_noise)"
-
-
-def merge_rare(counts: dict[str, int], least: int) -> dict[str, int]:
-    """Return the counts with categories of fewer than `least` rows merged into `other`, which has at least as many."""
-    kept = {name: count for name, count in counts.items() if count >= least and name != OTHER}
-    rest = sum(counts.values()) - sum(kept.values())
-    while kept and 0 < rest < least:
-        rarest = min(kept, key=lambda name: (kept[name], name))
-        rest += kept.pop(rarest)
-    return kept | ({OTHER: rest} if rest else {})
-
-
-def rounded_extremes(x: Array, summary: Summary, least: int) -> tuple[Array, Array]:
-    """Return a lower and an upper bound of most values of every column: means of `least` extreme values, rounded.
-
-    The grid is a power of two, at most the column's standard deviation.
-    """
-    low, high = summary.low.copy(), summary.high.copy()
-    step = grid_steps(summary.moments.scale)
-    for k in np.flatnonzero(summary.moments.count):
-        values = np.sort(x[~np.isnan(x[:, k]), k])
-        low[k] = np.floor(values[:least].mean() / step[k]) * step[k]
-        high[k] = np.ceil(values[-least:].mean() / step[k]) * step[k]
-    return low, high
-
-
-def grid_steps(scale: Array) -> Array:
-    """Return the largest powers of two that do not exceed the scales; 1 for a scale that is 0 or not finite."""
-    valid = np.isfinite(scale) & (scale > 0)
-    return np.exp2(np.floor(np.log2(np.where(valid, scale, 1.0))))
-
-
-def merged_bins(counts: Array, least: int) -> Array:
-    """Return a histogram in which every bin is empty or holds `least` rows, as far as there are as many."""
-    merged, rest, last = np.zeros_like(counts), 0.0, -1
-    for k, count in enumerate(counts):
-        rest += count
-        if rest >= least:
-            merged[k], rest, last = rest, 0.0, k
-    merged[last] += rest  # of the last bin that is not empty, or of the last bin
-    return merged
+    def _noise_rule(self, by_row: bool = False) -> str:
+        least, key = self.policy.min_noise, "min_noise"
+        if by_row and not least:
+            least, key = self.min_row_noise, "refuse_differences"
+        return f"the site's policy allows {least:g} or more ({POLICY_FILE}: {key})"

@@ -22,6 +22,7 @@ from fco_cli.files import lock_file, write_atomically
 from fco_cli.problem.layout import Array
 
 LEDGER_FOLDER = "ledger"  # in the site's folder
+MAX_BYTES = 512  # of the counts as JSON; shorter ones are padded with spaces
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True):
@@ -31,6 +32,7 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True):
     evaluations: int = 0
     counts: int = 0
     overflows: int = 0
+    steep_models: int = 0
     numbers: float = 0.0  # a masked number of M sites counts 1 / M
     values: int = 0  # of the table in the last session, for the limit of numbers
 
@@ -40,7 +42,7 @@ def limits_of(policy: Policy, values: int) -> dict[str, tuple[float | None, str]
     per_value = policy.max_equations_per_value
     limits: dict[str, tuple[float | None, str]] = {
         name: (getattr(policy, f"max_{name}"), f"max_{name}")
-        for name in ("rounds", "evaluations", "counts", "overflows")
+        for name in ("rounds", "evaluations", "counts", "overflows", "steep_models")
     }
     return limits | {"numbers": (None if per_value is None else per_value * values, "max_equations_per_value")}
 
@@ -73,8 +75,8 @@ class Ledger:
                 setattr(counts, name, before + amount)
             counts.values = self.values
             content = msgspec.json.encode(counts)
-            os.pwrite(file, content, 0)  # one write: the death of the process leaves the old or the new counts
-            os.ftruncate(file, len(content))
+            # One write of a fixed size: the death of the process leaves the old or the new counts.
+            os.pwrite(file, content.ljust(MAX_BYTES), 0)
 
     def add_subsets(self, subsets: list[Array], total: Array, policy: Policy) -> None:
         """Record row subsets (sorted hashes of rows).
@@ -103,6 +105,25 @@ class Ledger:
                 np.save(buffer, one, allow_pickle=False)
                 write_atomically(self.folder / f"{number:06}.npy", buffer.getvalue())
 
+    def add_group(self, names: list[str], least: int) -> None:
+        """Record the sites of a masked session; raise Refusal if the group differs from an earlier one by fewer sites.
+
+        The difference of the sums of two groups is the sum of the sites in which they differ.
+        """
+        path = self.folder / "groups.json"
+        with self._locked():
+            try:
+                known = msgspec.json.decode(path.read_bytes(), type=list[list[str]]) if path.exists() else []
+            except ValueError:
+                raise UserError(f"{path}: is damaged; the site answers nothing without its ledger") from None
+            for group in known:
+                if 0 < (difference := len(set(names) ^ set(group))) < least:
+                    requested = f"a group that differs by {plural(difference, 'site')} from an earlier one requested"
+                    limit = f"the site's policy allows differences of {least} or more ({POLICY_FILE}: fixed_group)"
+                    raise Refusal(f"masks: {requested}; {limit}")
+            if names not in known:
+                write_atomically(path, msgspec.json.encode([*known, names]))
+
     def subsets(self) -> int:
         """Return the number of recorded row subsets."""
         return len(list(self.folder.glob("*.npy")))
@@ -117,7 +138,7 @@ class Ledger:
             os.close(file)  # releases the lock
 
     def _counts(self, file: int) -> Counts:
-        content = os.pread(file, os.fstat(file).st_size, 0)
+        content = os.pread(file, MAX_BYTES + 1, 0)
         if not content:
             return Counts()
         try:
@@ -141,5 +162,6 @@ def _label(name: str) -> str:
         "evaluations": "evaluated models",
         "counts": "histograms",
         "overflows": "masked models out of range",
+        "steep_models": "steep models",
         "numbers": "numbers",
     }[name]

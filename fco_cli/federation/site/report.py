@@ -52,7 +52,7 @@ def _ledger_lines(home: Path) -> Iterator[str]:
         policy = None
         yield f"policy: {problem}"
     limits = {} if policy is None else limits_of(policy, counts.values)
-    for name in ("rounds", "evaluations", "counts", "overflows", "numbers"):
+    for name in ("rounds", "evaluations", "counts", "overflows", "steep_models", "numbers"):
         limit, key = limits.get(name, (None, ""))
         yield _count_line(name, getattr(counts, name), limit, key)
     yield _count_line("subsets", ledger.subsets(), None if policy is None else policy.max_subsets, "max_subsets")

@@ -5,6 +5,7 @@ Nothing here depends on the seed of the run, which the analyst has, unless the r
 
 from __future__ import annotations
 
+import math
 import secrets
 
 import numpy as np
@@ -52,12 +53,14 @@ def draw_batches(
 
 
 def noisy_row_sums(
-    data: ClientData, model: Linear, loss: Loss, w: Array, weight: float, gradient: bool, noise: Noise
-) -> Arrays:
+    data: ClientData, model: Linear, loss: Loss, w: Array, weight: float, gradient: bool, noise: Noise,
+    scale: float = 1.0,
+) -> Arrays:  # fmt: skip
     """Return the evaluation of models w [J, P] as sums over clipped rows, with noise that hides single rows.
 
     The loss, the gradient and the hit of a row are clipped as one vector to the norm `noise.most`. A vector that is not
-    finite counts as 0. Value and gradient are multiplied by the site's weight and divided by its number of rows.
+    finite counts as 0. Value and gradient are multiplied by the site's weight and divided by its number of rows; if
+    sites share the noise, their noise is multiplied by `scale`, for sites with other weights.
     """
     scores, rows = scores_of(model, data, w), len(data.y)  # [J, C, N]
     values, hits, slopes = np.empty((len(w), rows)), np.zeros((len(w), rows)), scores.astype(float)
@@ -80,11 +83,12 @@ def noisy_row_sums(
         sums["hits"] = (factors * hits).sum(axis=1)
     draws = secret_noise(1, len(w), sum(values[0].size for values in sums.values()))[0]
     ends = np.cumsum([values[0].size for values in sums.values()])
-    parts = np.split(noise.deviation * draws, ends[:-1], axis=1)
-    return {
-        name: (values + part.reshape(values.shape)) * (1.0 if name == "hits" else weight / rows)
-        for (name, values), part in zip(sums.items(), parts, strict=True)
-    }
+    parts = np.split(noise.deviation / math.sqrt(noise.shares) * draws, ends[:-1], axis=1)
+    answer = {}
+    for (name, values), part in zip(sums.items(), parts, strict=True):
+        unit, factor = (1.0, 1.0) if name == "hits" else (weight / rows, scale)
+        answer[name] = (values + factor * part.reshape(values.shape)) * unit
+    return answer
 
 
 def _squared_lengths(data: ClientData) -> Array:

@@ -21,6 +21,7 @@ from fco_cli.federation.keys import read_or_create_key
 from fco_cli.federation.policy import Refusal
 from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
+from fco_cli.problem.models.linear import Linear
 from fco_cli.tasks.tabular import Custom
 
 
@@ -36,7 +37,8 @@ class Split:
         """Return the split of a fold, which holds out some training rows; other held-out rows are not used."""
         training = self.parts.training
         held_out = np.zeros(len(training), dtype=bool)
-        held_out[training] = fold.rows_of(client, clients, self.data.y[training])
+        patients = None if self.data.patient is None else self.data.patient[training]
+        held_out[training] = fold.rows_of(client, clients, self.data.y[training], patients)
         return replace(self, parts=Parts(training & ~held_out, held_out, np.zeros(len(training), dtype=bool)))
 
     def summary(self, name: str) -> Summary:
@@ -83,6 +85,35 @@ class Prepared:
     test: ClientData | None
     dtype: str
     features: tuple[str, ...]
+
+
+@dataclass
+class Fit:
+    """Rows of one fit of a run, all rows or those of a fold, and its model after the preparation."""
+
+    split: Split
+    client: int  # index among the sites with training rows
+    prepared: Prepared | None = None
+    model: Linear | None = None
+
+    def rows(self) -> Prepared:
+        if self.prepared is None:
+            raise Refusal("the rows are not prepared yet")
+        return self.prepared
+
+    def part(self, part: str) -> ClientData | None:
+        """Return the rows of a part, None if the site has none."""
+        return {"training": self.rows().training, "held_out": self.rows().held_out, "test": self.rows().test}[part]
+
+    def training(self) -> ClientData:
+        if (training := self.rows().training) is None:
+            raise Refusal("the site has no training rows in this run")
+        return training
+
+    def linear(self) -> Linear:
+        if self.model is None:
+            raise Refusal("the rows are not prepared yet")
+        return self.model
 
 
 class SiteFile:

@@ -21,14 +21,16 @@ from fco_cli.federation.sharing import questions
 from fco_cli.federation.site.audit import AUDIT_FILE, Audit, append_entry
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.disclosure import Disclosure
+from fco_cli.federation.site.evaluation import SiteEvaluator
 from fco_cli.federation.site.ledger import LEDGER_FOLDER
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.trainer import SiteTrainer
 
 log = logging.getLogger(__name__)
 
-WEIGHTED = ("train", "evaluate")  # kinds whose sums have weights
-WITH_ARRAYS = ("count", "evaluate", "stack", "train")  # kinds of requests; the others have none
+MASKS_REQUIRED = f"the site's policy requires masks ({POLICY_FILE}: masks); set federation.masks=true"
+WEIGHTED = ("train", "evaluate", "hessian")  # kinds whose sums have weights
+WITH_ARRAYS = ("summarize", "count", "evaluate", "hessian", "stack", "train")  # kinds of requests; the others have none
 
 
 def refuse_all(home: Path, problem: UserError) -> bytes:
@@ -49,13 +51,15 @@ class Site:
         self.audit = Audit(folder / AUDIT_FILE)
         self.disclosure = Disclosure(policy, folder / LEDGER_FOLDER, file.data, file.secret)
         self.data = data = SiteData(name, file, policy, self.disclosure)
-        self.trainer = trainer = SiteTrainer(data, folder / "memory")
-        self.masks = masks = Masks(name, credentials)
+        self.trainer, evaluator = SiteTrainer(data, folder / "memory"), SiteEvaluator(data)
+        trainer = self.trainer
+        self.masks = masks = Masks(name, credentials, policy.peers, self.disclosure.check_group)
         self.session: str | None = None
         self.number = 0
         self.kinds: dict[str, Callable[..., Message]] = {
-            "describe": self._describe, "prepare": self._prepare, "count": data.count, "apply": data.apply,
-            "evaluate": data.evaluate, "curvature": data.curvature,
+            "describe": self._describe, "prepare": self._prepare, "summarize": data.summarize,
+            "count": data.count, "moments": data.moments, "apply": data.apply,
+            "evaluate": evaluator.evaluate, "hessian": evaluator.hessian, "smoothness": evaluator.smoothness,
             "stack": trainer.stack, "train": trainer.train, "own": trainer.own,
             "key": masks.key, "keys": masks.keys, "offer": masks.offer, "unmask": masks.unmask,
             "save": trainer.save, "load": trainer.load, "forget": trainer.forget,
@@ -123,7 +127,7 @@ class Site:
         is_masked = kind in MASKED_KINDS and self.masks.has_group
         self.disclosure.start(self.masks.needed if is_masked else 1)
         if self.policy.masks and kind in MASKED_KINDS and not self.masks.has_group:
-            raise Refusal("the site's policy requires masks (site.yaml: masks); set federation.masks=true")
+            raise Refusal(MASKS_REQUIRED)
         if kind == "own" and (self.policy.masks or self.masks.has_group):
             raise Refusal("metrics of a personal model are not a sum over sites and cannot be masked")
 
@@ -132,5 +136,9 @@ class Site:
         return self.data.describe(request)
 
     def _prepare(self, request: Prepare) -> Message:
+        if request.summary and not request.exact and self.masks.has_group:
+            raise Refusal("masks: this site's own statistics of columns requested; sums over the sites are allowed")
+        if request.summary and not request.exact and self.policy.masks:
+            raise Refusal(MASKS_REQUIRED)
         self.trainer.stop()
         return self.data.prepare(request)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.arrays import Matrix, Scalar, Vector, by_job, slot_count, views
 from fco_cli.algorithms.protocol import Federated
-from fco_cli.algorithms.rounds import Matrix, Scalar, Vector, by_job, slot_count, views
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.federation.message import (
     MAX_MAGNITUDE,
@@ -26,15 +27,17 @@ from fco_cli.federation.message import (
 )
 from fco_cli.federation.policy import Refusal
 from fco_cli.federation.schema import Forget, Load, Outcome, Own, Save, Stack, Train
+from fco_cli.federation.sharing import with_fit
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.memory import SiteMemory
 from fco_cli.federation.site.row_noise import draw_batches
+from fco_cli.federation.site.rows import Prepared
 from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.risk import own_losses
-from fco_cli.problem.streams import message_keys
+from fco_cli.problem.streams import local_steps_of, message_keys
 
 T = TypeVar("T")
 
@@ -47,11 +50,12 @@ class SiteTrainer:
         self.algorithm: Federated | None = None
         self.initial: Array | None = None
         self.clip_norms: Array | None = None  # [J], largest norms of messages; None without clipping
-        self.stack_number = -1
+        self.stack_number, self.fit_index = -1, -1
 
     def stack(self, request: Stack, arrays: Arrays) -> Message:
         """Bind the algorithm and the regularizer with the parameters of every job of a stack."""
-        policy, model, jobs = self.site_data.policy, self.site_data.linear(), request.jobs
+        fit = self.site_data.fit(request.fit)
+        policy, model, jobs = self.site_data.policy, fit.linear(), request.jobs
         algorithm = parse_by_name(all_algorithms(), request.algo, "algo")
         psi = parse_by_name(all_regularizers(), _without_paths(request.regularizer), "regularizer")
         mirror = parse_by_name(all_mirrors(), request.mirror, "mirror")
@@ -68,8 +72,8 @@ class SiteTrainer:
         if not isinstance(algorithm, Federated):
             raise Refusal(f"{algorithm.name} is not a federated algorithm")
         policy.check_numbers(jobs * model.layout.size)
-        rows = self.site_data.rows()
-        data = TaskData(self.site_data.training(), model, self.site_data.loss(), features=rows.features)
+        rows = fit.rows()
+        data = TaskData(fit.training(), model, self.site_data.loss(), features=rows.features)
         problem = data.to_problem(psi, mirror)
         owners = {"psi": psi, "options": algorithm, "transform": transform}
         rate = ArraySpec((jobs,), rows.dtype, low=0)
@@ -78,12 +82,12 @@ class SiteTrainer:
         numbers = [numbers_of_jobs(name, owner, read[name]) for name, owner in owners.items()]
         names = numbers[-1].dtype.names or ()
         multipliers = numbers[-1]["noise_multiplier"] if "noise_multiplier" in names else None
-        self.site_data.disclosure.check_multiplier(transform.name, multipliers)
+        self.site_data.disclosure.check_multiplier(transform, multipliers)
         self.clip_norms = numbers[-1]["clip_norm"] if "clip_norm" in names else None
         varying = Varying(read["client_lr"], read["server_lr"], *numbers)
         self.algorithm = algorithm.with_transform(transform).bind(problem, varying)
         self.initial = self.algorithm.initial_client_arrays(problem.initial_models(varying.psi))
-        self.stack_number = request.stack
+        self.stack_number, self.fit_index = request.stack, request.fit
         return Message("")
 
     def train(self, request: Train, arrays: Arrays) -> Message:
@@ -94,11 +98,13 @@ class SiteTrainer:
         algorithm, tokens = self._bound_algorithm(request.stack), request.tokens
         problem, jobs = algorithm.problem, len(algorithm.varying)
         _check_for_every_job("tokens", tokens, jobs)
-        received = read_arrays(arrays, {array.name: _spec_of(array, algorithm) for array in algorithm.broadcast})
+        fit, ending = self.site_data.fit(self.fit_index), f".{self.fit_index}"
+        specs = {array.name + ending: _spec_of(array, algorithm) for array in algorithm.broadcast}
+        received = {name.removesuffix(ending): values for name, values in read_arrays(arrays, specs).items()}
         if self.site_data.agreed is not None:
-            self.site_data.agreed.check_factors(algorithm, request)
+            self.site_data.agreed.fits[self.fit_index].check_factors(algorithm, request)
         factor, noise = self._factors_and_noise(request, jobs)
-        rows, clients = problem.data, np.array([self.site_data.client])
+        rows, clients = problem.data, np.array([fit.client])
         visited = int(rows.sizes[0]) * request.local_epochs
         if request.steps is not None:
             visited = request.steps * request.batch_size
@@ -106,24 +112,37 @@ class SiteTrainer:
         disclosure = self.site_data.disclosure
         if uses_batches := "batch_size" in algorithm.uses:  # other methods take gradients over all rows
             disclosure.check_batches(request.batch_size, int(rows.sizes[0]))
-        if not algorithm.has_noise:  # noise that hides single rows is in the local steps
+        hides_rows = algorithm.has_noise and disclosure.min_row_noise > 0  # by enough noise in the local steps
+        if not hides_rows:
             disclosure.check_message_noise(noise, self._sensitivity(factor, jobs))
             if any(isinstance(array, Matrix) for array in algorithm.sent):
                 disclosure.check_parameters(problem.layout.size, int(rows.sizes[0]), "use another algorithm")
         steps = request.local_epochs if request.steps is None else request.steps  # a lower bound
-        disclosure.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
+        disclosure.check_steps(steps)
         seed = disclosure.batch_seed(request.seed)
-        order, edges, row_noise = draw_batches(algorithm, request, self.site_data.client, seed, disclosure.policy)
-        if uses_batches and not algorithm.has_noise:
-            disclosure.check_visits(order, edges, int(rows.sizes[0]))
+        order, edges, row_noise = draw_batches(algorithm, request, fit.client, seed, disclosure.policy)
+        if row_noise is not None and algorithm.transform.shares > 1:
+            disclosure.check_shares(algorithm.transform.shares)
+            row_noise.noise[...] *= self._noise_scale(algorithm, request)
+        if uses_batches:
+            disclosure.check_steps(len(edges) - 1)
+            if not hides_rows:
+                disclosure.check_visits(order, edges, int(rows.sizes[0]))
         slots = slot_count(algorithm.sent, problem.layout.size)
         disclosure.charge(slots * jobs * problem.layout.size, rounds=jobs)
+        first = received[algorithm.broadcast[0].name]
+        check_curvature = partial(disclosure.check_curvature, self.site_data.loss(), problem.model, rows)
+        is_strict = disclosure.policy.refuse_differences
+        if is_strict:
+            check_curvature(algorithm.client_model(first, received, 0.0))
         self.memory.apply_outcomes(self._outcomes(request))
         assert self.initial is not None
         kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
             message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
+            if is_strict and uses_batches and len(edges) > 2 and not hides_rows:  # gradients at several models
+                check_curvature(algorithm.client_model(first + message[0], received, float(len(edges) - 1)))
             if algorithm.client_arrays:
                 self.memory.propose(request.round, tokens, after)
             if factor is not None:  # masked messages are weighted at the site
@@ -131,7 +150,7 @@ class SiteTrainer:
             sent = by_job(algorithm.sent, message)
             if noise is not None:
                 sent = _add_noise(sent, noise)
-        return Message("", arrays=sent)
+        return Message("", arrays=with_fit(sent, self.fit_index))
 
     def _factors_and_noise(self, request: Train, jobs: int) -> tuple[Array | None, Array | None]:
         """Return this site's weights and noise deviations [J] for masked messages, each None if not requested."""
@@ -148,9 +167,22 @@ class SiteTrainer:
         norms = np.full(jobs, np.inf) if self.clip_norms is None else self.clip_norms
         return norms if factor is None else norms * factor
 
+    def _noise_scale(self, algorithm: Federated, request: Train) -> float:
+        """Return the factor of this site's noise if sites share it."""
+        agreed = None if self.site_data.agreed is None else self.site_data.agreed.fits[self.fit_index]
+        if agreed is None or request.factors is None:
+            raise Refusal("transform.noise_shares: sites share noise in masked sums only; set federation.masks=true")
+        sizes = agreed.sizes("training")
+        weights = np.array([request.factors[name][0] for name in agreed.names])
+        steps = local_steps_of(sizes, request.batch_size, request.local_epochs, request.last_batch)
+        if request.steps is not None:
+            steps = np.full(len(sizes), request.steps)
+        scales = algorithm.noise_scales(weights, sizes, request.batch_size, steps)
+        return float(scales[agreed.names.index(self.site_data.name)])
+
     def own(self, request: Own) -> Message:
         """Return the loss and accuracy of the personal models on the site's rows."""
-        algorithm, tokens, rows = self._bound_algorithm(request.stack), request.tokens, self.site_data.rows()
+        algorithm, tokens, rows = self._bound_algorithm(request.stack), request.tokens, self._rows()
         if algorithm.personal is None or self.initial is None:
             raise Refusal(f"{algorithm.name} has no personal models")
         _check_for_every_job("tokens", tokens, len(algorithm.varying))
@@ -165,7 +197,7 @@ class SiteTrainer:
                     data, algorithm.problem.model, self.site_data.loss(), kept[None], np.zeros(1, int)
                 )
                 arrays[f"own_{part}_loss"] = np.where(losses[0] > MAX_MAGNITUDE, np.inf, np.maximum(losses[0], 0))
-                if accuracy is not None:
+                if accuracy is not None and self.site_data.policy.share_accuracy:
                     hits = self.site_data.disclosure.released_counts(np.rint(accuracy[0] * len(data.y)), len(data.y))
                     arrays[f"own_{part}_accuracy"] = hits / len(data.y)
         return Message("", arrays=arrays)
@@ -197,6 +229,10 @@ class SiteTrainer:
         if self.algorithm is None or stack != self.stack_number:
             raise Refusal("unknown stack of jobs")
         return self.algorithm
+
+    def _rows(self) -> Prepared:
+        """Return the rows of the stack's fit."""
+        return self.site_data.fit(self.fit_index).rows()
 
     def _outcomes(self, request: Own) -> list[Outcome]:
         return request.outcomes.get(self.site_data.name, [])

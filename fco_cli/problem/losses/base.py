@@ -59,6 +59,7 @@ class RowKernels:
 
     slope: Kernel  # slope(scores, y): overwrites the scores with the derivatives of the loss
     value: Kernel  # value(scores, y) -> loss
+    curvature: Kernel  # curvature(scores, y, out): writes the second derivatives of the loss
     is_correct: Kernel  # is_correct(scores, y) -> True if the prediction is correct
     label_of: Kernel  # label_of(y, row) -> label
     weight_of: Kernel  # weight_of(y, row) -> weight of the row in the client's loss
@@ -77,15 +78,25 @@ class Loss:
     name: ClassVar[str]
     value: ClassVar[Kernel]  # value(scores, y) -> number
     slope: ClassVar[Kernel]  # slope(scores, y): overwrites the scores with the derivatives
+    # curvature(scores, y, out): writes the second derivatives by the scores, the upper triangle row by row; None: the
+    # loss has none. At a kink of the slope it is a generalized derivative.
+    curvature: ClassVar[Kernel | None] = None
     # optimal_score(y) -> the minimizing score, possibly infinite; only for losses of one score, required by site_bias
     optimal_score: ClassVar[Kernel | None] = None
     # replaces descent.each_row if the loss is not a sum over rows; a batch must then contain all rows of a client
     client_loss: ClassVar[Kernel | None] = None
+    # client_curvature(scores, y, rows, x, share, coefficients, packed): for a loss with `client_loss`, the Hessian of
+    # one job (curvature.py)
+    client_curvature: ClassVar[Kernel | None] = None
+    # client_residuals(scores, y, rows, x, slopes, curvatures): for a loss with `client_loss`, replaces the features x
+    # [B, F] by the gradients of the rows and their slopes by 1 (score_products.py)
+    client_residuals: ClassVar[Kernel | None] = None
     is_correct: ClassVar[Kernel] = (
         never_correct  # is_correct(scores, y) -> True if the prediction is correct; for classification
     )
     link: ClassVar[str] = "identity"  # name of `predict` in files with models: a key of LINKS
     censored_labels: ClassVar[bool] = False  # labels are times, negative for censored rows; task.event makes them
+    curvature_at_zero: ClassVar[float | None] = None  # of a quadratic model at score 0 (algo=moments), if it has one
     quadratic: ClassVar[bool] = False  # the loss is (score - y)^2: sufficient statistics can replace passes over data
 
     @property

@@ -18,6 +18,7 @@ class Logistic(Loss):
 
     name = "logistic"
     link = "logit"
+    curvature_at_zero = 0.25
 
     @staticmethod
     @kernel
@@ -32,6 +33,12 @@ class Logistic(Loss):
         decay = np.exp(-abs(s))
         sigmoid = (1.0 if s >= 0 else decay) / (1.0 + decay)
         scores[0] = sigmoid - y
+
+    @staticmethod
+    @kernel
+    def curvature(scores, y, out):
+        decay = np.exp(-abs(np.float64(scores[0])))
+        out[0] = decay / ((1.0 + decay) * (1.0 + decay))
 
     @staticmethod
     @kernel
@@ -102,6 +109,26 @@ class Softmax(Loss):
         for c in range(scores.shape[0]):
             scores[c] /= total
         scores[int(y)] -= 1.0
+
+    @staticmethod
+    @kernel
+    def curvature(scores, y, out):
+        """Write diag(p) - p p' for the probabilities p, the upper triangle row by row."""
+        top, classes = largest(scores), scores.shape[0]
+        p, total, k = np.empty(classes), 0.0, 0
+        for c in range(classes):
+            p[c] = np.exp(np.float64(scores[c]) - top)
+            total += p[c]
+        for c in range(classes):
+            p[c] /= total
+        for c in range(classes):
+            others = 0.0  # 1 - p_c, without cancellation
+            for b in range(classes):
+                others += p[b] if b != c else 0.0
+            out[k] = p[c] * others
+            for b in range(c + 1, classes):
+                out[k + b - c] = -p[c] * p[b]
+            k += classes - c
 
     @staticmethod
     @kernel

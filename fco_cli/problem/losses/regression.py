@@ -20,6 +20,7 @@ class Squared(Loss):
 
     name = "squared"
     quadratic = True
+    curvature_at_zero = 2.0
     optimal_score = label_as_score
 
     @staticmethod
@@ -32,6 +33,11 @@ class Squared(Loss):
     @kernel
     def slope(scores, y):
         scores[0] = 2 * (scores[0] - y)
+
+    @staticmethod
+    @kernel
+    def curvature(scores, y, out):
+        out[0] = 2.0 + 0.0 * scores[0]  # NaN for a score that is not finite
 
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         squared = float(((scores - y) ** 2).mean())
@@ -76,6 +82,13 @@ class Huber(Loss):
             error = -delta
         scores[0] = 2 * error
 
+    @staticmethod
+    @kernel
+    def curvature(scores, y, out):
+        """Write the generalized second derivative: 2 within delta, 0 beyond."""
+        error = np.float64(scores[0]) - y
+        out[0] = (2.0 if abs(error) <= delta else 0.0) + 0.0 * error
+
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         return {"mae": float(np.abs(scores - y).mean())}
 
@@ -119,6 +132,11 @@ class Poisson(Loss):
     @kernel
     def slope(scores, y):
         scores[0] = np.exp(scores[0]) - y
+
+    @staticmethod
+    @kernel
+    def curvature(scores, y, out):
+        out[0] = np.exp(np.float64(scores[0]))
 
     @staticmethod
     @kernel

@@ -60,6 +60,111 @@ def partial_likelihood(scores, y, rows, seen, slopes):
                 low = high
 
 
+@kernel
+def partial_likelihood_curvature(scores, y, rows, x, share, coefficients, packed):
+    """Assign `coefficients` [B] and add the rest of the Hessian of one job to `packed`, so that their sum is it.
+
+    With e = e^score, the Hessian is share times sum_i e_i h_i x_i x_i' - sum_t d_t m_t m_t'. Here h_i is the cumulative
+    hazard until the time of row i, d_t the number of events at time t, and m_t the mean of x over the rows at risk with
+    weights e. `coefficients` are those of the first sum.
+    """
+    count, size = rows.shape[0], x.shape[1]
+    times, terms, at_risk = np.empty(count), np.empty(count), np.empty(count)
+    for i in range(count):
+        times[i] = abs(y[rows[i]])
+    order = np.argsort(times)
+    top = scores[0]
+    for i in range(count):
+        top = max(top, scores[i])
+    for i in range(count):
+        terms[i] = np.exp(np.float64(scores[i]) - top)
+    sums, mean, total, high = np.zeros(size), np.empty(size), 0.0, count
+    while high > 0:  # in order of decreasing time; rows with equal times share a risk set
+        low = high - 1
+        while low > 0 and times[order[low - 1]] == times[order[high - 1]]:
+            low -= 1
+        events = 0
+        for k in range(low, high):
+            i = order[k]
+            total += terms[i]
+            events += y[rows[i]] > 0
+            for f in range(size):
+                sums[f] += terms[i] * x[i, f]
+        for k in range(low, high):
+            at_risk[order[k]] = total
+        if events > 0:
+            for f in range(size):
+                mean[f] = sums[f] / total
+            start = 0
+            for a in range(size):
+                factor, target = -share * events * mean[a], packed[start : start + size - a]
+                for b in range(size - a):
+                    target[b] += factor * mean[a + b]
+                start += size - a
+        high = low
+    hazard, low = 0.0, 0
+    while low < count:  # in order of increasing time
+        high = low
+        while high < count and times[order[high]] == times[order[low]]:
+            hazard += 1.0 / at_risk[order[high]] if y[rows[order[high]]] > 0 else 0.0
+            high += 1
+        for k in range(low, high):
+            coefficients[order[k]] = share * terms[order[k]] * hazard
+        low = high
+
+
+@kernel
+def score_residuals(scores, y, rows, x, slopes, curvatures):
+    """Replace the features x [B, F] of a client by the negative score residuals of its rows (Lin and Wei, 1989).
+
+    That of row i is event_i (m(t_i) - x_i) + e^score_i * sum over events j until t_i of (x_i - m(t_j)) / s(t_j), where
+    m(t) is the mean of x over the rows at risk with weights e^score, and s(t) the sum of these weights.
+    """
+    count, size = rows.shape[0], x.shape[1]
+    times, terms, own = np.empty(count), np.empty(count), scores[0, 0]
+    for i in range(count):
+        times[i] = abs(y[rows[i]])
+    order = np.argsort(times)
+    top = own[0]
+    for i in range(count):
+        top = max(top, own[i])
+    for i in range(count):
+        terms[i] = np.exp(np.float64(own[i]) - top)
+    totals, means = np.empty(count), np.empty((count, size))  # of the risk set of every row
+    sums, total, high = np.zeros(size), 0.0, count
+    while high > 0:  # in order of decreasing time; rows with equal times share a risk set
+        low = high - 1
+        while low > 0 and times[order[low - 1]] == times[order[high - 1]]:
+            low -= 1
+        for k in range(low, high):
+            total += terms[order[k]]
+            for f in range(size):
+                sums[f] += terms[order[k]] * x[order[k], f]
+        for k in range(low, high):
+            totals[order[k]] = total
+            for f in range(size):
+                means[order[k], f] = sums[f] / total
+        high = low
+    hazard, weighted, low = 0.0, np.zeros(size), 0
+    while low < count:  # in order of increasing time
+        high = low
+        while high < count and times[order[high]] == times[order[low]]:
+            i = order[high]
+            if y[rows[i]] > 0:
+                hazard += 1.0 / totals[i]
+                for f in range(size):
+                    weighted[f] += means[i, f] / totals[i]
+            high += 1
+        for k in range(low, high):
+            i = order[k]
+            event = 1.0 if y[rows[i]] > 0 else 0.0
+            for f in range(size):
+                residual = terms[i] * (x[i, f] * hazard - weighted[f])
+                x[i, f] = residual + event * (means[i, f] - x[i, f])
+            slopes[0, 0, i] = 1.0
+        low = high
+
+
 class Cox(Loss):
     """Cox loss: negative log partial likelihood per row, stratified by client (Cox, 1972).
 
@@ -72,6 +177,8 @@ class Cox(Loss):
     censored_labels = True
     value = stored_value
     client_loss = partial_likelihood
+    client_curvature = partial_likelihood_curvature
+    client_residuals = score_residuals
 
     def metrics(self, scores: Array, y: Array, offsets: Array) -> dict[str, float]:
         """Return the concordance index over comparable pairs of rows of the same client."""

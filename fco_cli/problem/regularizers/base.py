@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,12 @@ class Regularizer:
     dominates_two_norm: ClassVar[bool] = False  # psi(w) >= strength |w|_2; with factors, of the scaled w
     bounds_two_norm: ClassVar[bool] = False  # |w|_2 <= radius wherever psi is finite
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Remove an inherited `scalar_form` from a class with another prox."""
+        super().__init_subclass__(**options)
+        if "prox" in cls.__dict__ and "scalar_form" not in cls.__dict__:
+            cls.scalar_form = Regularizer.scalar_form  # type: ignore[method-assign]
+
     @property
     def numbers(self) -> Numbers:
         """Parameters that the kernels receive as `psi`, as a record array [1]."""
@@ -77,6 +83,14 @@ class Regularizer:
         `numbers` [1] are the parameters, `per_weight` is the result of `coordinate_numbers`.
         """
         return np.zeros(len(per_weight))
+
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array | None:
+        """Return a, b, lower and upper [4, J, n] with psi(w) = sum_i a_i |w_i| + b_i w_i^2 / 2 on lower <= w <= upper.
+
+        `numbers` [J] are the parameters, `per_weight` [n] the `coordinate_numbers` of weights of the block `name`. None
+        if psi does not have this form.
+        """
+        return None
 
     def piece_index(self, name: str) -> int:
         """Return the index of the piece of psi that acts on the block `name`."""
@@ -128,6 +142,11 @@ def scale(z, factor, out):
     """Write factor * z to out."""
     for i in range(z.shape[0]):
         out[i] = factor * z[i]
+
+
+def stack_scalar_form(a: Array, b: Array, lower: Array | float = -np.inf, upper: Array | float = np.inf) -> Array:
+    """Return the arrays of `Regularizer.scalar_form`, each broadcast to the shape [J, n] of `a`."""
+    return np.stack([a, *(np.broadcast_to(one, a.shape) for one in (b, lower, upper))])
 
 
 def non_negative(key: str, value: float) -> None:

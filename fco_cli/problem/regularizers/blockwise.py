@@ -107,6 +107,12 @@ class Blockwise(Regularizer):
     def piece_index(self, name: str) -> int:
         return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which is not regularized
 
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array | None:
+        index, last = self.piece_index(name), len(self.pieces) - 1
+        for _ in range(index):
+            numbers = numbers["others"]
+        return self.pieces[name].scalar_form(numbers if index == last else numbers["first"], per_weight, name)
+
     def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
         numbers = super().coordinate_numbers(layout, features)
         for name, one in self.pieces.items():

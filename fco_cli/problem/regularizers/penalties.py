@@ -11,7 +11,7 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.problem.layout import Array, Layout, Numbers
-from fco_cli.problem.regularizers.base import Regularizer, expand_by_feature, non_negative, scale
+from fco_cli.problem.regularizers.base import Regularizer, expand_by_feature, non_negative, scale, stack_scalar_form
 
 FACTORS_FORMAT = "null or a mapping of feature names to numbers, such as {age: 0, sex: 0.5}"
 
@@ -64,6 +64,10 @@ class NoRegularizer(Regularizer):
     name: str = "none"
     separable: ClassVar[bool] = True
 
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array:
+        zeros = np.zeros((len(numbers), len(per_weight)))
+        return stack_scalar_form(zeros, zeros)
+
     @staticmethod
     @kernel
     def value(w, psi, block):
@@ -115,6 +119,9 @@ class L1(WeightedPenalty):
     name: str = "l1"
     dominates_two_norm = True
 
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array:
+        return stack_scalar_form(np.outer(numbers["strength"], per_weight), np.zeros(1))
+
     @staticmethod
     @kernel
     def value(w, psi, block):
@@ -147,6 +154,9 @@ class ElasticNet(WeightedPenalty):
     def curvature(self, numbers: Numbers, per_weight: Array) -> Array:
         return numbers["l2_strength"][0] * per_weight
 
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array:
+        return stack_scalar_form(*(np.outer(numbers[key], per_weight) for key in ("strength", "l2_strength")))
+
     @staticmethod
     @kernel
     def value(w, psi, block):
@@ -174,6 +184,10 @@ class L2Squared(WeightedPenalty):
 
     def curvature(self, numbers: Numbers, per_weight: Array) -> Array:
         return numbers["strength"][0] * per_weight
+
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array:
+        b = np.outer(numbers["strength"], per_weight)
+        return stack_scalar_form(np.zeros_like(b), b)
 
     @staticmethod
     @kernel

@@ -14,7 +14,8 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.kernels.products import two_norm
-from fco_cli.problem.regularizers.base import Ball, Constraint, absolute_sum, positive, scale
+from fco_cli.problem.layout import Array, Numbers
+from fco_cli.problem.regularizers.base import Ball, Constraint, absolute_sum, positive, scale, stack_scalar_form
 from fco_cli.problem.regularizers.penalties import soft_threshold
 
 MAX_RELATIVE_THRESHOLD = 1e6  # relative to the total; beyond it the sum of the projection loses too many digits
@@ -65,6 +66,12 @@ def positive_part_above(z, threshold, out):
         out[i] = (0.0 if z[i] <= threshold else z[i] - threshold) + 0 * z[i]
 
 
+def scalar_bounds(lower: Array, upper: Array, size: int) -> Array:
+    """Return the arrays of `Regularizer.scalar_form` for bounds [J] on each of `size` weights."""
+    zeros = np.zeros((len(lower), size))
+    return stack_scalar_form(zeros, zeros, lower[:, None], upper[:, None])
+
+
 @dataclass(kw_only=True)
 class Box(Constraint):
     """Box: lower <= w_i <= upper."""
@@ -78,6 +85,9 @@ class Box(Constraint):
         finite = np.isfinite(self.lower) and np.isfinite(self.upper)
         is_valid = finite and self.lower < self.upper
         require(is_valid, "regularizer.upper", self.upper, f"a finite number above lower, {self.lower}")
+
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array:
+        return scalar_bounds(numbers["lower"], numbers["upper"], len(per_weight))
 
     @staticmethod
     @kernel
@@ -97,6 +107,9 @@ class LinfBall(Ball):
     name: str = "linf_ball"
     separable: ClassVar[bool] = True
 
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array:
+        return scalar_bounds(-numbers["radius"], numbers["radius"], len(per_weight))
+
     @staticmethod
     @kernel
     def prox(z, t, psi, block, out):
@@ -114,6 +127,9 @@ class NonNegative(Constraint):
 
     name: str = "non_negative"
     separable: ClassVar[bool] = True
+
+    def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array:
+        return scalar_bounds(np.zeros(len(numbers)), np.full(len(numbers), np.inf), len(per_weight))
 
     @staticmethod
     @kernel

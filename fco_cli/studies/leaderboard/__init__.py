@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from fco_cli.reporting import Results, Section, Study, Table, as_csv, as_markdown, as_numbers, for_markdown
 from fco_cli.studies.leaderboard.figures import overviews, problem_figure
-from fco_cli.studies.leaderboard.tables import finding, format_cells, problems_of, summary, table
+from fco_cli.studies.leaderboard.tables import FEW_ROUNDS, finding, format_cells, problems_of, summary, table
 
 LEADERBOARD = "successors"  # prefix of its experiments
 TEXT = (
     "Gap: (Φ(w) − Φ*) / (Φ(w₀) − Φ*), with the certified optimum Φ*. All grids have the same size. The best cell of a "
     "grid reaches the smallest level in the fewest rounds; if none does, it has the smallest final gap. "
     '"Rounds to" a level: the first evaluated round from which the gap stays below it, median and range over the '
-    "seeds. Auto: client_lr=auto with the method's default server step and options. The table counts the problems on "
+    "seeds. A query is one request about a client's rows that the client answers for the method. Auto: client_lr=auto "
+    "with the method's default server step and options. The table counts the problems on "
     "which a method reaches each level, and those on which its gap rests (no longer decreases) above the optimum."
 )
 
@@ -22,11 +23,11 @@ class Leaderboard(Study):
     """Comparison of all methods."""
 
     name = "leaderboard"
-    experiments = (LEADERBOARD,)
+    experiments = (LEADERBOARD, FEW_ROUNDS)
 
     def sections(self, results: Results) -> list[Section]:
         """Return one section: an overview of all problems, with a folded section per problem."""
-        problems = problems_of(results.named(LEADERBOARD))
+        problems = problems_of(results.named(LEADERBOARD) + results.named(FEW_ROUNDS))
         if not problems:
             return []
         whole, by_method = table(problems), summary(problems)

@@ -34,7 +34,7 @@ from fco_cli.studies.leaderboard.method_results import (
     has_stalled,
     rounds_to,
 )
-from fco_cli.studies.leaderboard.tables import Problem, family_order, method_order, methods_of
+from fco_cli.studies.leaderboard.tables import FEW_ROUNDS, Problem, family_order, method_order, methods_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +44,12 @@ PAGE = 7.0  # inches
 MIDDLE = LEVELS[1]
 COSTS = {
     "round": "rounds",
-    "megabytes": "sent, both ways (MB)",
+    "megabytes": "sent (MB)",
+    "queries": "queries",
     "gradients": "gradients of rows",
     "prox_calls": "prox calls",
 }
+FEW_ROUNDS_COSTS = ("round", "megabytes", "queries")
 BEHIND: dict[str, Any] = {"color": FAINT_GRAY, "linewidth": 0.5, "zorder": 1}
 HETEROGENEITY = "task.heterogeneity"
 Line = tuple[np.ndarray, np.ndarray]
@@ -61,6 +63,9 @@ def overviews(problems: list[Problem]) -> Iterator[Figure]:
     yield _overview("leaderboard_support", heading, partial(draw_map, problems, heading, _structure_rounds, _never))
     heading = "client_lr=auto with default options, relative to the best of the grid; one dot per problem"
     yield _overview("leaderboard_auto", heading, partial(draw_auto, problems, heading))
+    if few := [problem for problem in problems if problem.study.name.startswith(FEW_ROUNDS)]:
+        heading = "Few-round methods: relative gap against rounds, megabytes and answered queries"
+        yield _overview("leaderboard_costs", heading, partial(draw_few_rounds, few, heading))
     if len(steps := by_heterogeneity(problems)) > 2:
         heading = "Final gap at the best of each grid against heterogeneity; open markers: still decreasing"
         yield _overview("leaderboard_heterogeneity", heading, partial(draw_heterogeneity, steps, heading))
@@ -93,12 +98,12 @@ def _never(one: MethodResult) -> str:
 def draw_problem(problem: Problem) -> Drawing:
     """Draw a row per family: the gap against each cost, and the final gap against the client rate."""
     shown = [one for one in problem.methods if one.runs]
-    families = _families(shown)
+    families, costs = _families(shown), _recorded_costs(shown)
     figure, axes = new_figure(
-        0.75 + 1.05 * max(len(families), 1), max(len(families), 1), len(COSTS) + 1, sharey=True, sharex="col"
+        0.75 + 1.05 * max(len(families), 1), max(len(families), 1), len(costs) + 1, sharey=True, sharex="col"
     )
     figure.set_figwidth(PAGE)
-    lines = {one.algo: [*(_cost_curve(one, cost) for cost in COSTS), _gap_by_rate(one)] for one in shown}
+    lines = {one.algo: [*(_cost_curve(one, cost) for cost in costs), _gap_by_rate(one)] for one in shown}
     for row, (family, members) in zip(axes, families.items(), strict=False):
         for column, axis in enumerate(row):
             for one in shown:
@@ -116,12 +121,47 @@ def draw_problem(problem: Problem) -> Drawing:
             axis.grid(alpha=0.25, linewidth=0.4)
         row[0].set_ylabel(for_figure("\n".join(textwrap.wrap(family, 16))), fontsize=7)
         row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
-    for axis, label in zip(axes[-1], (*COSTS.values(), "client rate × L"), strict=True):
+    for axis, label in zip(axes[-1], (*costs.values(), "client rate × L"), strict=True):
         axis.set_xlabel(label, fontsize=7)
     more = "; ".join(filter(None, (problem.seeds, "last column: final gap by client rate", problem.study.note)))
     figure.suptitle(
         for_figure(f"{problem.name}: gap to the optimum, relative to the initial gap\n{more}"), x=0.01, ha="left"
     )
+    return figure
+
+
+def _recorded_costs(results: list[MethodResult]) -> dict[str, str]:
+    """Return the costs that every run has; records of earlier editions have no queries."""
+    runs = [run for one in results for run in one.runs]
+    return {name: label for name, label in COSTS.items() if all(cost_of(run, name) is not None for run in runs)}
+
+
+@styled
+def draw_few_rounds(problems: list[Problem], title: str) -> Drawing:
+    """Draw a row per problem: the gap against rounds, megabytes and queries, a line or one marker per method."""
+    figure, axes = new_figure(0.75 + 1.5 * len(problems), len(problems), len(FEW_ROUNDS_COSTS), sharey="row")
+    figure.set_figwidth(PAGE)
+    colors = {algo: PALETTE[i % len(PALETTE)] for i, algo in enumerate(methods_of(problems))}
+    for row, problem in zip(axes, problems, strict=True):
+        for axis, cost in zip(row, FEW_ROUNDS_COSTS, strict=True):
+            for one in problem.methods:
+                costs, gaps = _cost_curve(one, cost) if one.runs else (np.array([]), np.array([]))
+                shown, style = costs > 0, line_options(algorithm_style(one.algo))
+                own = {
+                    "color": colors[one.algo],
+                    "linewidth": 0.9,
+                    "markersize": 3.5,
+                    "markevery": 0.2 if shown.sum() > 1 else 1,
+                }
+                label = f"{one.label}{'' if one.runs else ' (diverged)'}"
+                axis.plot(costs[shown], gaps[shown], label=for_figure(label), **style | own)
+            axis.set(xscale="log", yscale="log")
+            axis.set_xlabel(COSTS[cost], fontsize=7)
+            axis.minorticks_off()
+            axis.grid(alpha=0.25, linewidth=0.4)
+        row[0].set_ylabel(for_figure("\n".join(textwrap.wrap(problem.name, 24))), fontsize=6)
+        row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
+    figure.suptitle(for_figure(title), x=0.01, ha="left")
     return figure
 
 

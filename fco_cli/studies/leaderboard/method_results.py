@@ -188,9 +188,14 @@ def has_stalled(cell: Cell) -> bool:
 
 
 def rank_methods(study: RecordedStudy) -> list[MethodResult]:
-    """Return the results of the federated methods of a problem, best first."""
-    results = [MethodResult(study, choice) for choice in choose(study, key=rank_key).values() if choice.federated]
+    """Return the results of the methods of a problem whose clients send messages, best first."""
+    results = [MethodResult(study, choice) for choice in choose(study, key=rank_key).values() if _sends(choice)]
     return sorted(results, key=lambda result: (result.place, result.algo))
+
+
+def _sends(choice: Choice) -> bool:
+    """Return True for federated methods, and for those in simulation only that have a family of the leaderboard."""
+    return choice.federated or algorithm_style(choice.algo).family != "others"
 
 
 def _client_rate(run: RecordedRun) -> float | None:

@@ -33,9 +33,11 @@ FAMILIES = (
     "splitting",
     "strong convexity",
     "server steps and FedProx",
+    "few rounds",
 )  # in the order of tables and figures
 OTHERS = "others"
-COSTS = {"megabytes": "MB", "gradients": "gradients", "prox_calls": "prox calls"}
+FEW_ROUNDS = "few_rounds"  # prefix of the experiments that compare few-round methods
+COSTS = {"megabytes": "MB", "queries": "queries", "gradients": "gradients", "prox_calls": "prox calls"}
 
 
 @dataclass(frozen=True)

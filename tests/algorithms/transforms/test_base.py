@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.arrays import names, slot_count, views
 from fco_cli.algorithms.numba_backend import keep_memory
-from fco_cli.algorithms.rounds import names, slot_count, views
 from fco_cli.algorithms.transforms import NoTransform, all_transforms
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
@@ -25,9 +25,16 @@ TRANSFORMS = list(all_transforms())
 LOCAL_UPDATES = {"feddr", "fedadmm", "fedsplit", "fedfw"}
 VARIATES = {"feddualavg_cv", "zhj", "ditto", "scaffold", "scaffold_osp", "scaffold_prox"}
 REJECTED = {
-    "quantize": LOCAL_UPDATES,
-    "clip_noise": LOCAL_UPDATES | VARIATES | {"scaffnew"},
-    "row_clip_noise": {"ditto"},
+    "topk": {"moments", "prox_newton", "quasi_newton"},
+    "quantize": LOCAL_UPDATES | {"moments", "prox_newton", "quasi_newton"},
+    "clip_noise": LOCAL_UPDATES | VARIATES | {"scaffnew", "moments", "prox_newton", "quasi_newton"},
+    "row_clip_noise": {"ditto", "prox_newton", "quasi_newton"},
+}
+REASONS = {
+    "moments": "a transformed matrix",
+    "prox_newton": "a transformed matrix|prox_newton takes several",
+    "quasi_newton": "differences of transformed gradients",
+    "ditto": "ditto( takes several gradients|'s server accumulates)",
 }
 
 
@@ -52,8 +59,8 @@ def test_every_algorithm_is_supported_or_rejected(
     problem = suited(name)
     algorithm = make_algorithm(name, problem, 0.01, transform=examples[transform][1])
     if name in REJECTED.get(transform, ()):
-        reason = "takes several gradients" if transform == "row_clip_noise" else "'s server accumulates"
-        with pytest.raises(UserError, match=f"^transform: got '{transform}', must be [a-z ]*: {name} ?{reason}"):
+        reason = REASONS.get(name, f"{name}'s server accumulates")
+        with pytest.raises(UserError, match=f"^transform: got '{transform}', must be [a-z_ ]*: ({reason})"):
             algorithm.check_transform("uniform")
         return
     algorithm.check_transform("uniform")

@@ -10,19 +10,25 @@ import pytest
 from scipy.sparse import csr_array
 
 from fco_cli.algorithms import Varying, all_algorithms
+from fco_cli.algorithms.arrays import views
 from fco_cli.algorithms.numpy_backend import numpy_clients
-from fco_cli.algorithms.rounds import views
 from fco_cli.algorithms.transforms.row_clip_noise import RowClipNoise
 from fco_cli.data.sparse import as_sparse_rows
 from fco_cli.errors import UserError
 from fco_cli.problem.losses import all_losses
 from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.models.network import Network
+from fco_cli.problem.private_descent import CohortNoise
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.problem.streams import row_noise, sampled_batches, secret_noise
+from fco_cli.simulation.clients import Sampler
 
-PRIVATE = [name for name, kind in all_algorithms().items() if kind.federated and kind.row_sums is not None]
+PRIVATE = [
+    name
+    for name, kind in all_algorithms().items()
+    if kind.federated and kind.row_sums is not None and name != "quasi_newton"  # refuses all transforms
+]
 LOSSES = ["squared", "logistic", "huber", "poisson", "softmax"]
 EXACT = RowClipNoise(clip_norm=np.inf, noise_multiplier=0.0)
 
@@ -236,8 +242,8 @@ def test_noise_is_used_once(make_problem, make_algorithm, full_cohort):
 
 def test_methods_that_take_several_gradients_are_detected():
     kinds = {name: kind.row_sums for name, kind in all_algorithms().items() if kind.federated}
-    assert {name for name, sums in kinds.items() if sums is None} == {"ditto"}
-    assert {name for name, sums in kinds.items() if sums == "all_rows"} == {"fista", "fedfw"}
+    assert {name for name, sums in kinds.items() if sums is None} == {"ditto", "prox_newton"}
+    assert {name for name, sums in kinds.items() if sums == "all_rows"} == {"fista", "fedfw", "quasi_newton"}
 
 
 # Sampled batches.
@@ -311,3 +317,70 @@ def test_messages_are_sent_as_they_are(make_problem, make_algorithm, full_cohort
     change = views(algorithm.sent, made.messages[0])["c"]
     np.testing.assert_array_equal(made.memory[0, 0], change)  # memory is updated by the message that is sent
     assert algorithm.costs(full_cohort(problem)).bytes_up == 3 * 2 * 7 * 8
+
+
+# Shared noise.
+
+SHARING = [name for name in PRIVATE if all_algorithms()[name]().can_share_noise]
+
+
+def test_methods_that_share_noise():
+    assert {"fedavg", "feddualavg", "fista", "moments"} <= set(SHARING)
+    assert not {"fedmid", "scaffold", "scaffold_prox", "fedadmm", "fedfw", "fedavg_subgrad"} & set(SHARING)
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_messages_of_methods_that_share_noise_are_affine_in_it(name, make_problem, psi_for, make_algorithm):
+    """A nonlinear function of a client's noisy sum, such as a prox, would not let the noise of several clients add."""
+    problem = make_problem(psi_for(name), sizes=(12,))
+    algorithm = make_algorithm(name, problem, 0.5, transform=RowClipNoise(clip_norm=2.0, noise_multiplier=3.0))
+    start = algorithm.initial_state(np.full((1, problem.layout.size), 0.2))
+    state = start | {key: values + 0.3 for key, values in start.items() if key in ("z", "w", "query")}
+    vectors = int(algorithm.noise_vectors(np.ones(1, int))[0])
+    noise = np.random.default_rng(0).standard_normal((2, vectors, 1, problem.layout.size))
+
+    def message(noise):
+        cohort_noise = CohortNoise(noise.copy(), np.array([0, vectors]), 12)
+        memory = algorithm.initial_client_arrays(start["w"] if "w" in start else start["z"])
+        return algorithm.client_update(
+            state, memory, problem.data, np.arange(12), np.array([0, 12]), np.zeros(1, np.uint64), cohort_noise
+        )[0].copy()
+
+    first, second, middle = message(noise[0]), message(noise[1]), message(noise.mean(axis=0))
+    np.testing.assert_allclose(middle, (first + second) / 2, rtol=1e-12, atol=1e-12)
+    assert np.abs(first - second).max() > 0.1
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("name", ["fedavg", "fista", "moments"])
+def test_the_noise_of_shares_hides_a_row_of_every_client(name, weighting, make_problem, make_algorithm, make_hparams):
+    """In a weighted sum, `shares` clients have the deviation that a row of the client with the largest effect needs."""
+    problem, shares = make_problem(sizes=(4, 10, 7, 5)), 2
+    transform = RowClipNoise(clip_norm=2.0, noise_multiplier=3.0, noise_shares=shares)
+    algorithm = make_algorithm(name, problem, 1.0, transform=transform)
+    hparams = make_hparams(clients_per_round=4, batch_size=10, weighting=weighting)
+    cohort = Sampler(problem.data.sizes, hparams, 0, sample_rows=True).cohort(0)
+    scales = algorithm.noise_scales(cohort.weights, problem.data.sizes[cohort.clients], 10, cohort.steps)
+    effect = cohort.weights / problem.data.sizes[cohort.clients]  # of a row, or of a noise vector, on the sum
+    noises = np.sort(scales * effect)
+    assert np.sqrt((noises[:shares] ** 2).sum()) == pytest.approx(effect.max(), rel=1e-12)
+    drawn = algorithm.cohort_noise(cohort)
+    for i, client in enumerate(cohort.clients):
+        vectors = drawn.noise[drawn.starts[i] : drawn.starts[i + 1], 0]
+        own = row_noise(0, 0, client, len(vectors), problem.layout.size)
+        np.testing.assert_allclose(vectors, scales[i] * own, rtol=1e-12)
+
+
+def test_several_local_steps_cannot_share_noise(make_problem, make_algorithm, cohorts_of, make_hparams):
+    problem = make_problem()
+    algorithm = make_algorithm("fedavg", problem, 0.1, transform=RowClipNoise(noise_shares=2))
+    (cohort,) = cohorts_of(problem, make_hparams(clients_per_round=3, batch_size=3), 1)
+    with pytest.raises(UserError, match=r"^hparams\.batch_size: .* noise is shared in one local step per round"):
+        algorithm.cohort_noise(cohort)
+
+
+@pytest.mark.parametrize("name", ["fedmid", "scaffold"])
+def test_a_method_whose_noise_does_not_add_up_is_refused(name):
+    method = all_algorithms()[name]().with_transform(RowClipNoise(noise_shares=2))
+    with pytest.raises(UserError, match=rf"^transform\.noise_shares: got 2, must be 1 for {name}, whose messages are"):
+        method.check_transform("examples")

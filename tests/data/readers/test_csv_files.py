@@ -26,8 +26,8 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
             "column 'weight' is '1_000'; 3 of 4 rows have a number there; a column must hold",
         ),
         (
-            CSV.replace(",4,", ',"4,5",'),
-            "column 'weight' is '4,5'; it is a number with a decimal comma: write numbers with a decimal point",
+            CSV.replace(",4,", ',"4,500",'),
+            "column 'weight' is '4,500'; 3 of 4 rows have a number there; the comma may separate decimals or thousands",
         ),
         (CSV.replace("client,height,weight,y\n", ""), "column 'y' not found; columns are a, 1, 2, 0"),
         ("1,2,3\n4,5,6\n", "its first line holds numbers: give the column names of a table without header (names)"),
@@ -66,7 +66,7 @@ def test_cells_of_a_csv_file_are_read_verbatim(tmp_path, csv):
 def test_columns_must_exist_and_be_unique(tmp_path, error_message, csv):
     path = csv(tmp_path)
     twice = error_message(path, columns=Columns(label="client"))
-    assert "label, client, split, weights and event: given more than once: client" in twice
+    assert "label, client, split, weights, event and patient: given more than once: client" in twice
     assert "column 'y' is both dropped and used" in error_message(path, columns=Columns(drop=("y",)))
     for absent in (
         Columns(drop=("note",)),
@@ -74,6 +74,9 @@ def test_columns_must_exist_and_be_unique(tmp_path, error_message, csv):
         Columns(weights="note"),
         Columns(event="note"),
         Columns(split="note"),
+        Columns(patient="note"),
+        Columns(map=("note=age",)),
+        Columns(map=("note:a=b",)),
     ):
         assert "column 'note' not found" in error_message(path, columns=absent)
     assert "column 'site' not found; columns are client, height, weight, y (task.partition assigns" in error_message(

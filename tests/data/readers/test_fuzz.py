@@ -93,9 +93,15 @@ def _sparse_npz() -> bytes:
     return file.getvalue()
 
 
+def _sql() -> bytes:
+    rows = ", ".join(f"('{client}', {x}, {y})" for client, x, y in zip(CLIENT, X[:, 0], Y, strict=True))
+    query = f"WITH stays(client, height, y) AS (VALUES {rows}) SELECT * FROM stays\n"
+    return f"-- url: sqlite://\n{query}".encode()
+
+
 SAMPLES: dict[str, Callable[[], bytes]] = {
     ".npz": _npz, ".npy": _npy, ".json": _leaf, ".h5": _tff, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet,
-    ".svm": _svmlight, ".libsvm": _svmlight,
+    ".svm": _svmlight, ".libsvm": _svmlight, ".sql": _sql,
 }  # fmt: skip
 KINDS = [pytest.param(kind, SAMPLES[kind.suffix], id=kind.suffix) for kind in FORMATS]
 TOKENS = [

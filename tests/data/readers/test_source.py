@@ -77,7 +77,9 @@ def _denied(*_: object, **__: object) -> None:
     raise PermissionError(13, "Permission denied")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FORMATS if not kind.folder_error], ids=lambda kind: kind.suffix)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in FORMATS if not kind.folder_error and kind.suffix != ".sql"], ids=lambda kind: kind.suffix
+)
 def test_a_link_out_of_a_folder_is_not_followed(kind, tmp_path, error_message):
     (tmp_path / "secret").write_bytes(b"anything")
     (tmp_path / "data").mkdir()

@@ -178,7 +178,7 @@ def test_an_event_of_0_and_1_needs_no_condition(tmp_path):
             "status==2",
             "column 'days>5' is '5.0'; with event 'status==2', the label must be a time > 0",
         ),
-        ("", "", "days", "days", "weights and event: given more than once: days"),
+        ("", "", "days", "days", "event and patient: given more than once: days"),
         ("", "", "days", "dead", "column 'dead' not found"),
     ],
 )
@@ -246,23 +246,171 @@ def test_a_table_of_a_million_columns(tmp_path, error_message):
     assert "has 1 client; at least 2 are required" in error_message(path)
 
 
-@pytest.mark.parametrize("text", ["1,6", "-0,5", ",5", "1.234,5", "2,5e-3"])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_numbers_with_a_decimal_comma_are_refused(tmp_path, text, suffix):
-    """Otherwise they would silently become categories."""
+def test_texts_of_numbers_are_converted_in_every_format(tmp_path, suffix):
+    """Decimal commas and units are recognized by column; a unit becomes part of the column's name."""
     path = tmp_path / f"t{suffix}"
-    columns = {"client": list("aabb"), "crp": ["<1", text, text, "2,25"], "y": [0, 1, 0, 1]}
+    content = {
+        "client": ["a", "a ", " b", "b"],
+        "crea": ["85,3 µmol/l", "1.085,25 µmol/L", "", "70 umol/l"],
+        "spo2": ["95%", "97 %", "98%", "?"],
+        "crp": ["1,6", "2", "-999", ",5"],
+        "y": ["0,5", "1", "2,25", "3"],
+    }
     if suffix == ".csv":
-        pd.DataFrame(columns).to_csv(path, sep=";", index=False)
+        pd.DataFrame(content).to_csv(path, sep=";", index=False)
     else:
         pytest.importorskip("pyarrow")
-        pd.DataFrame(columns).to_parquet(path)
-    with pytest.raises(UserError, match=rf"column 'crp' is '{text}'; it is a number with a decimal comma: write"):
-        read(path)
-    assert read(path, Columns(categorical=("crp",))).levels == {0: sorted({"<1", text, "2,25"})}
+        pd.DataFrame(content).to_parquet(path)
+    data = read(path, Columns(missing=("-999",)))
+    nan = np.nan
+    assert data.clients.tolist() == ["a", "b"]
+    assert data.feature_names == ["crea [µmol/l]", "spo2 [%]", "crp"]
+    expected = [[85.3, 95, 1.6], [1085.25, 97, 2], [nan, 98, nan], [70, nan, 0.5]]
+    np.testing.assert_array_equal(data.x, expected)
+    assert data.y.tolist() == [0.5, 1, 2.25, 3]
+    assert read(path, Columns(categorical=("crp",), missing=("-999",))).levels == {2: [",5", "1,6", "2"]}
 
 
-def test_labels_with_a_decimal_comma_are_refused(tmp_path):
-    (tmp_path / "t.csv").write_text("client;x;y\na;1;0,5\na;2;1,5\nb;3;2,5\nb;4;3,5\n")
-    with pytest.raises(UserError, match=r"line 2: column 'y' is '0,5'; it is a number with a decimal comma"):
-        read(tmp_path / "t.csv")
+@pytest.mark.parametrize(
+    ("cells", "expected_message"),
+    [
+        (["1,6", "<1", "2,5", "3"], "line 3: column 'u' is '<1'; 1 of 4 rows have a number there; a column must hold"),
+        (
+            ["1,6", "1.5", "2,5", "3"],
+            "column 'u' is '1,6'; 2 of 4 rows have a number there; other cells have a decimal",
+        ),
+        (["1,600", "2", "3", "4"], "the comma may separate decimals or thousands: state the decimal separator"),
+        (["5 mg", "5 g", "6 g", "7 g"], "column 'u' is '5 mg'; cells have the units 'g' and 'mg': convert them to one"),
+        (["5 mg", "5", "6", "7"], "column 'u' is '5 mg'; 3 of 4 rows have a number there; cells have the units none"),
+        (["none", "5 mg", "6 mg", "7 mg"], "declare the text as missing (--missing none or task.missing=[none]), or"),
+    ],
+)
+def test_a_refused_column_is_named_with_a_cell_and_an_option(tmp_path, error_message, cells, expected_message):
+    rows = "".join(f"{client};{cell};{k % 2}\n" for k, (client, cell) in enumerate(zip("aabb", cells, strict=True)))
+    message = error_message(write(tmp_path, f"client;u;y\n{rows}"))
+    assert expected_message in message
+    assert "task.categorical=[u]" in message or "--decimal ','" in message
+
+
+def test_the_decimal_separator_can_be_stated(tmp_path, error_message):
+    path = write(tmp_path, "client;u;y\na;1.600;1,5\na;2;2\nb;3,25;0\nb;4;1.000\n")
+    data = read(path, Columns(decimal=","))
+    assert data.x[:, 0].tolist() == [1600, 2, 3.25, 4]
+    assert data.y.tolist() == [1.5, 2, 0, 1000]
+    path = write(tmp_path, 'client,u,y\na,"1,600",0\na,2,1\nb,"3,250.5",0\nb,4.5,1\n')
+    assert read(path, Columns(decimal=".")).x[:, 0].tolist() == [1600, 2, 3250.5, 4.5]
+    with pytest.raises(UserError, match=r"decimal: got ';', must be one of '\.', ','"):
+        Columns(decimal=";")
+
+
+def test_a_text_among_numeric_labels_is_refused(tmp_path, error_message):
+    """Otherwise every number would silently become a class."""
+    path = write(tmp_path, "client,x,y\na,1,0.5\na,2,high\nb,3,2.5\nb,4,3\n")
+    message = error_message(path)
+    assert (
+        "client 'a', line 3: column 'y' is 'high'; labels must be all numbers or all texts: correct the cell" in message
+    )
+    assert read(path, Columns(categorical=("y",))).classes.tolist() == ["0.5", "2.5", "3", "high"]
+    assert "a label must not have a unit (d)" in error_message(write(tmp_path, "client,x,y\na,1,5 d\nb,2,6 d\n"))
+
+
+def test_numeric_codes_can_be_declared_as_classes(tmp_path):
+    path = write(tmp_path, "client,x,y\na,1,1\na,2,2.0\nb,3,2\nb,4,1\n")
+    data = read(path, Columns(categorical=("y",), map=("y:1=alive", "y:2=dead")))
+    assert data.classes.tolist() == ["alive", "dead"]
+    assert data.y.tolist() == [0, 1, 1, 0]
+    assert read_features(write(tmp_path, "x\n1\n"), Columns(categorical=("y",))).names == ["x"]
+
+
+SEXES = "Klinik;Geschlecht;y\nNorth;Male;Sick\nNorth ;male;sick\nsouth;M;well\nSouth;Female;well\n"
+
+
+def test_columns_and_texts_are_renamed(tmp_path, error_message):
+    rules = ("Klinik=client", "Geschlecht=sex", "sex:M=male")
+    data = read(write(tmp_path, SEXES), Columns(map=rules, fold_case=True))
+    assert data.feature_names == ["sex"]
+    assert data.levels == {0: ["female", "male"]}
+    assert data.clients.tolist() == ["north", "south"]
+    assert data.classes.tolist() == ["sick", "well"]
+    assert "map: got 'sex', must be old=new, or column:old=new" in error_message(
+        tmp_path / "t.csv", columns=Columns(map=("sex",))
+    )
+    assert "there are columns 'Klinik' and 'y'" in error_message(tmp_path / "t.csv", columns=Columns(map=("Klinik=y",)))
+
+
+def test_files_of_clients_may_name_their_columns_differently(tmp_path):
+    write(tmp_path, "age,crea,y\n1,80,0\n2,90,1\n", "a.csv")
+    write(tmp_path, "Alter;Kreatinin;y\n3;70,5;0\n4;85;1\n", "b.csv")
+    data = read(tmp_path, Columns(map=("Alter=age", "Kreatinin=crea")))
+    np.testing.assert_array_equal(data.x, [[1, 80], [2, 90], [3, 70.5], [4, 85]])
+
+
+def test_files_of_clients_with_different_units_are_refused(tmp_path, error_message):
+    write(tmp_path, "crea,y\n80 µmol/l,0\n90 µmol/l,1\n", "a.csv")
+    write(tmp_path, "crea,y\n0.9 mg/dl,0\n1.1 mg/dl,1\n", "b.csv")
+    expected = "missing columns crea [µmol/l]; additional columns crea [mg/dl]"
+    assert expected in error_message(tmp_path)
+
+
+STAYS = """\
+client,patient,birth,admission,death,x,y
+a,1,1950-03-01,2020-03-01,2020-03-11,1,0
+a,1,1.3.1960,2020-03-01 12:00,2020-03-02,2,1
+b,2,19700301,43891,2021-03-01,3,0
+b,3,,2020-03-01,2020-04-01,4,1
+"""
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_intervals_between_dates(tmp_path, suffix):
+    path = write(tmp_path, STAYS)
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+        frame = pd.read_csv(path, dtype={"birth": "str", "admission": "str"})
+        path = tmp_path / "t.parquet"
+        frame["death"] = pd.to_datetime(frame["death"])
+        frame.to_parquet(path)
+    derive = ("age=years_between(birth, admission)", "days=days_between(admission, death)")
+    columns = Columns(derive=derive, patient="patient", drop=("y",), label="days")
+    data = read(path, columns)
+    assert data.feature_names == ["x", "age"]
+    np.testing.assert_allclose(data.x[:, 1], [25568 / 365.25, 21915.5 / 365.25, 18263 / 365.25, np.nan])
+    assert data.y.tolist() == [10, 0.5, 365, 31]
+    assert data.patient.tolist() == ["1", "1", "2", "3"]
+    new = read_features(write(tmp_path, "x,birth,admission\n1,2000-01-01,2001-01-01\n", "new.csv"), columns)
+    assert new.names == ["x", "age"]
+    assert new.x[0, 1] == 366 / 365.25
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected_message"),
+    [
+        ("age", "derive: got 'age', must be such as age=years_between(birth, admission)"),
+        ("x=days_between(birth, admission)", "but the table has a column 'x'"),
+        ("age=days_between(birth, now)", "the arguments must be two columns; columns are client, patient, birth"),
+        ("age=days_between(birth, x)", "line 3: column 'birth' is '1.3.60'; must be a date such as 2024-01-31"),
+    ],
+)
+def test_invalid_derivations(tmp_path, error_message, rule, expected_message):
+    text = STAYS.replace("1.3.1960", "1.3.60") if "birth, x" in rule else STAYS
+    assert expected_message in error_message(write(tmp_path, text), columns=Columns(derive=(rule,), drop=("death",)))
+
+
+def test_dates_and_identifiers_are_no_features(tmp_path, error_message):
+    rows = [f"{'ab'[k % 2]},{k % 3},{{}},{k % 2}" for k in range(40)]
+
+    def message(name: str, cells: list[object]) -> str:
+        text = "\n".join([f"client,x,{name},y", *(row.format(cell) for row, cell in zip(rows, cells, strict=True))])
+        return error_message(write(tmp_path, text))
+
+    assert "column 'patient_id' is '1000'; an identifier is not a feature" in message(
+        "patient_id", [1000 + 7 * k for k in range(40)]
+    )
+    assert "column 'dob' is '20000'; the column holds serial dates of a spreadsheet; dates are not numbers: derive" in (
+        message("dob", [20000 + 31 * k for k in range(40)])
+    )
+    assert "column 'seen' is '20240110'; the column holds dates as YYYYMMDD" in message(
+        "seen", [20240110 + k % 9 for k in range(40)]
+    )
+    assert "column 'note' is 'text 0'; every row has another text" in message("note", [f"text {k}" for k in range(40)])

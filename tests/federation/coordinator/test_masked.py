@@ -86,7 +86,8 @@ def both(ten_hospitals, signed, psi_for, make_hparams, tmp_path) -> Callable[...
 
         algorithm, psi = all_algorithms()[algo](), psi_for(algo)
         hparams = make_hparams(clients_per_round=len(names), batch_size=4, fraction_bits=BITS, **changes)
-        task = task_of(ten_hospitals, "logistic", path=str(ten_hospitals / f"pooled{len(names)}.npz"))
+        path = str(ten_hospitals / f"pooled{len(names)}.npz")
+        task = task_of(ten_hospitals, "logistic", path=path, exact_sums=True)
         remote = CustomAtSites.of(task, Sites(names, connect, mask_bits=BITS, min_sites=min_sites))
         setups = []
         for one in (task, remote):
@@ -170,7 +171,7 @@ def test_metrics_without_a_site_are_those_of_the_others(both, psi_for):
     _, remote, varying = both("feddualavg", FOUR, 3, rounds=2, weighting="examples")
     made = federate(remote, varying, {2: [FOUR[3]]}, ("train", "unmask", "offer", "evaluate"))
     sites, w = remote.task.connection.link.sites, made[0].model[None]
-    rows = [sites[name].data.rows().training for name in FOUR[:3]]
+    rows = [sites[name].data.fits[0].rows().training for name in FOUR[:3]]
     scores = [part.x @ w[0, :-1] + w[0, -1] for part in rows]
     losses = [np.logaddexp(0, -np.where(part.y > 0, 1, -1) * one) for part, one in zip(rows, scores, strict=True)]
     np.testing.assert_allclose(made[0].history["train_loss"][-1], np.concatenate(losses).mean(), atol=1e-9)
@@ -274,7 +275,7 @@ class TestWeights:
     def test_an_evaluation_of_one_site(self, both):
         def change(kind, head):
             if kind == "evaluate":
-                head["weights"] = {name: float(name == "site2") for name in FOUR}
+                head["fits"][0]["weights"] = {name: float(name == "site2") for name in FOUR}
 
         self.refused(both, change, "weights: not those that follow from the agreed numbers of rows")
 
@@ -285,7 +286,7 @@ class TestWeights:
         site = remote.task.connection.link.sites["site0"]
         assert site.data.weightings == {"examples"}
         with pytest.raises(Refusal, match="weights: not those that follow"):
-            site.data.agreed.check_weights("training", None)
+            site.data.agreed.fits[0].check_weights("training", None)
 
     def test_a_round_without_factors(self, both):
         self.refused(both, lambda kind, head: head.update(factors=None) if kind == "train" else None, "no factors")
@@ -303,7 +304,7 @@ class TestWeights:
     def test_false_numbers_of_rows(self, both):
         def change(kind, head):
             if kind == "apply":
-                head["rows"]["training"]["site0"] += 1
+                head["rows"][0]["training"]["site0"] += 1
 
         _, remote, _ = both("fedavg", FOUR, 3, rounds=1)
         with pytest.raises(
@@ -316,7 +317,7 @@ class TestWeights:
         _, remote, _ = both("fedavg", FOUR, 3, rounds=1)
         with pytest.raises(UserError, match="rows: other numbers of rows were agreed on"):
             self._apply_again(
-                remote.task.connection, lambda kind, head: head["rows"]["training"].update(site1=1, site2=1, site3=1)
+                remote.task.connection, lambda kind, head: head["rows"][0]["training"].update(site1=1, site2=1, site3=1)
             )
 
     def _apply_again(self, connection: Sites, change: Callable[[str, dict[str, Any]], None]) -> None:
@@ -326,7 +327,7 @@ class TestWeights:
 
 
 class TestPreparation:
-    """Counts for medians and the largest curvature are sums over the sites too."""
+    """Statistics of columns, counts for medians and the largest curvature are sums over the sites too."""
 
     def connection(self, folder: Path, signed, masked: bool) -> Sites:
         def connect() -> Line:
@@ -341,12 +342,18 @@ class TestPreparation:
 
     @pytest.fixture
     def tasks(self, tmp_path, signed) -> tuple[CustomAtSites, CustomAtSites]:
-        """Return a task of tables with missing values, without and with masks."""
-        random = np.random.default_rng(4)
+        """Return a task of tables with missing values and categories, without and with masks."""
+        random, pooled = np.random.default_rng(4), []
         for k, name in enumerate(FOUR):
-            rows = [f"{random.normal():.3f},{random.choice(['1', '2.5', ''])},{i % 2}" for i in range(20 + 3 * k)]
-            (tmp_path / f"{name}.csv").write_text("\n".join(["age,size,y", *rows]))
-        task = task_of(tmp_path, "logistic", path="", fill="median")
+            rows = [
+                f"{random.normal():.3f},{1e6 + random.normal():.3f},{random.choice(['1', '2.5', ''])},"
+                f"{random.choice(['red', 'blue', f'hue{k}', ''])},{i % 2}"
+                for i in range(20 + 3 * k)
+            ]
+            (tmp_path / f"{name}.csv").write_text("\n".join(["age,offset,size,color,y", *rows]))
+            pooled += [f"{name},{row}" for row in rows]
+        (tmp_path / "pooled.csv").write_text("\n".join(["client,age,offset,size,color,y", *pooled]))
+        task = task_of(tmp_path, "logistic", path="", fill="median", exact_sums=True, min_count=5)
         plain, masked = (CustomAtSites.of(task, self.connection(tmp_path, signed, masked)) for masked in (False, True))
         return plain, masked
 
@@ -357,12 +364,86 @@ class TestPreparation:
         assert counts
         assert all(Message.unpacked(content).head["offers"].keys() == set(FOUR) for content in counts)
 
+    @pytest.mark.parametrize("fill", ["mean", "median"])
+    def test_it_is_bitwise_that_of_the_simulation(self, tasks, tmp_path, fill):
+        simulated = task_of(
+            tmp_path, "logistic", path=str(tmp_path / "pooled.csv"), fill=fill, exact_sums=True, min_count=5
+        )
+        remote = [dataclasses.replace(task, fill=fill) for task in tasks]
+        for one, task in zip(remote, tasks, strict=True):
+            one.__dict__["sites"] = task.connection
+        expected = simulated.data(0, "float64").description.preparation
+        assert "color=other" in expected.features
+        for task in remote:
+            assert (
+                task.data(0, "float64").description.preparation.as_json()
+                == dataclasses.replace(expected, table=Columns()).as_json()
+            )
+
+    def test_the_coordinator_receives_sums_only(self, tasks, monkeypatch):
+        """A site's response to `prepare` has names and numbers of rows; its sums differ with every request."""
+        answers: list[Message] = []
+        handle = Site.handle
+
+        def recorded(site: Site, content: bytes) -> bytes:
+            response = handle(site, content)
+            answers.append(Message.unpacked(response))
+            return response
+
+        monkeypatch.setattr(Site, "handle", recorded)
+        tasks[1].data(0, "float64")
+        tasks[1].data(0, "float64")  # again, in the same session
+        prepared = [one for one in answers if one.kind == "prepare"]
+        assert len(prepared) == 2 * len(FOUR)
+        assert all(
+            fit["summary"] is None and fit["categories"]["color"] for one in prepared for fit in one.head["fits"]
+        )
+        sums = [one.arrays for one in answers if one.kind == "summarize"]
+        assert len(sums) == 4 * len(FOUR)
+        words = [one["exact.0"].tobytes() for one in sums]
+        assert len(set(words)) == len(words)
+        for one in sums:
+            ones = np.unpackbits(one["exact.0"].view(np.uint8)).mean()
+            assert 0.45 < ones < 0.55  # uniform, although the numbers themselves are mostly zero bits
+
+    def test_a_site_does_not_send_its_own_statistics(self, tasks):
+        connection = tasks[1].connection
+        tasks[1].data(0, "float64")
+        head = dict(connection.agreement.requests)["prepare"]
+        with pytest.raises(UserError, match="site0: masks: this site's own statistics of columns requested"):
+            connection.exchange("prepare", head | {"exact": False}, {}, ["site0"])
+
+    def test_a_policy_can_require_masks(self, tasks):
+        link = tasks[1].connection.connect()
+        plain = Sites(FOUR, lambda: link)
+        for exact in (False, True):
+            task = CustomAtSites.of(dataclasses.replace(tasks[0], exact_sums=exact), plain)
+            with pytest.raises(UserError, match="site0: the site's policy requires masks"):
+                task.data(0, "float64")
+            plain.disconnect()
+            link = tasks[1].connection.connect()
+
+    def test_masked_numbers_are_counted(self, tasks):
+        """Two sums of 3 numbers by column, and one cell per category, each number a quarter."""
+        tasks[1].data(0, "float64")
+        ledger = tasks[1].connection.link.sites["site0"].disclosure.ledger.read()
+        columns, cells, counts, edges = 4, 6, 8, 16
+        assert ledger.numbers == (2 * 3 * columns + cells + counts * columns * edges) / len(FOUR)
+
+    def test_values_out_of_range_are_refused_in_one_line(self, tasks, tmp_path):
+        table = tmp_path / "site2.csv"
+        table.write_text(table.read_text().replace(",1,", ",1e170,", 1))
+        line = r"^column 'size': its values are too large to be standardized; change its unit, or drop it \(drop\)$"
+        for task in tasks:
+            with pytest.raises(UserError, match=line):
+                task.data(0, "float64")
+
     def test_the_largest_curvature(self, tasks):
         exact, rounded = (task.data(0, "float64").training.smoothness(0, 4) for task in tasks)
         assert exact <= rounded <= 1.05 * exact
 
     def test_a_site_is_missing(self, tasks):
         data = tasks[1].data(0, "float64").training
-        tasks[1].connection.link.silent = {"curvature": ["site2"]}
+        tasks[1].connection.link.silent = {"smoothness": ["site2"]}
         with pytest.raises(ClientsLost, match="no response from site2"):
             data.smoothness(0, 4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -174,3 +176,31 @@ def test_a_running_and_a_restarted_server_accept_the_current_certificate_only(fe
     federation.join("north")
     federation.wait(lambda: federation.log("north").count(REGISTERED) == 3, "north registers with its renewed kit")
     assert "north" in federation.call("coordinator", "status")
+
+
+def test_a_site_accepts_the_pinned_certificate_of_the_server_only(federation, tmp_path):
+    """With the pin, the site joins and trains; after the server has another certificate, it ends with one line."""
+    pin = federation.log("coordinator").split("(join --coordinator): ")[1].split()[0]
+    federation.stop("north")
+    policy = federation.home("north") / "site.yaml"
+    policy.write_text(policy.read_text().replace("coordinator: null", f"coordinator: {pin}"))
+    federation.join("north")
+    federation.wait(lambda: federation.log("north").count(REGISTERED) == 2, "north registers with the pinned server")
+    run = [
+        "task=custom", "task.loss=squared", "federation=flare", "federation.sites=[north]", "hparams.rounds=2",
+        f"federation.home={federation.home('coordinator')}", "hparams.clients_per_round=1", "task.holdout=none",
+        "hparams.client_lr=0.01", "hparams.batch_size=12", f"output_dir={tmp_path / 'outputs'}",
+    ]  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "fco_cli.commands.run", *run], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    federation.stop("north")
+    federation.stop("coordinator")
+    federation.call("coordinator", "rotate")
+    federation.serve()
+    federation.join("north")
+    line = "fco-federate: the server's certificate is SHA256:"
+    with pytest.raises(RuntimeError, match="north has ended"):
+        federation.wait(lambda: False, "north ends")
+    ending = next(one for one in federation.log("north").splitlines() if line in one)
+    assert "not that of site.yaml (coordinator)" in ending
+    assert federation.log("north").count(REGISTERED) == 2

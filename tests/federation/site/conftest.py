@@ -40,23 +40,36 @@ class Attacker:
         self.sent.append(content)
         return Message.unpacked(self.site.handle(content))
 
-    def prepare(self, seed: int = 0, fold: dict | None = None, standardize: bool = False, **task: Any) -> Message:
+    def ask(self, kind: str, head: dict[str, Any] | None = None, **arrays: Any) -> Message:
+        """Send a request about the only fit; return the answer about it."""
+        response = self.send(kind, head, **{f"{name}.0": values for name, values in arrays.items()})
+        return Message(response.kind, response.head, {
+            name.removesuffix(".0"): values for name, values in response.arrays.items()
+        })  # fmt: skip
+
+    def prepare(
+        self, seed: int = 0, fold: dict | None = None, standardize: bool = False, exact: bool = False, **task: Any
+    ) -> Message:
+        """Request a split with one fit; return the answer with the keys of this fit."""
         if self.number == 0:
             self.send("describe")
         options = sent_task(task_of(Path(), "logistic", standardize=standardize, **{"holdout": "none"} | task))
         head = {"task": options, "sites": SITES, "seed": seed, "dtype": "float64", "classes": None, "summary": True}
-        return self.send("prepare", head | ({} if fold is None else {"fold": fold}))
+        response = self.send("prepare", head | {"exact": exact, "folds": [fold]})
+        if response.kind == "refused":
+            return response
+        return Message(response.kind, response.head["fits"][0] | {"outputs": response.head["outputs"]})
 
     def apply(self, prepared: Message) -> None:
         summary = Summary.from_plain(prepared.head["summary"])
         agreed = agree(summary, Recipe(standardize=False))
         self.features = len(agreed.features) + 1
-        applied = self.send("apply", {"preparation": agreed.as_json(), "outputs": 1, "start": None})
+        applied = self.send("apply", {"preparations": [agreed.as_json()], "outputs": 1, "start": None})
         assert applied.kind == "apply"
 
     def stack(self, algo: str = "fedavg", transform: dict | None = None, numbers: Any = None) -> Message:
         head = {
-            "stack": 1, "jobs": 1, "algo": {"name": algo}, "regularizer": {"name": "none"},
+            "fit": 0, "stack": 1, "jobs": 1, "algo": {"name": algo}, "regularizer": {"name": "none"},
             "mirror": {"name": "euclidean"}, "transform": transform or {"name": "none"},
         }  # fmt: skip
         one = np.ones(1)
@@ -68,12 +81,20 @@ class Attacker:
             "stack": 1, "tokens": ["0" * 32], "outcomes": {}, "round": 0, "seed": 0, "batch_size": 1000,
             "local_epochs": 1, "steps": None, "last_batch": "keep",
         }  # fmt: skip
-        return self.send("train", head | changes, w=np.zeros((1, self.features)) if w is None else w)
+        return self.ask("train", head | changes, w=np.zeros((1, self.features)) if w is None else w)
 
     def evaluate(self, w: Any = None, **changes: Any) -> Message:
         w = np.zeros((1, self.features)) if w is None else w
-        head = {"jobs": len(w), "part": "training", "gradient": True, "weights": None, "sums": False, "spread": False}
-        return self.send("evaluate", head | changes, w=w)
+        models = {"fit": 0, "jobs": len(w), "weights": None} | {
+            key: changes.pop(key) for key in ("jobs", "weights", "noise") if key in changes
+        }
+        head = {"fits": [models], "part": "training", "gradient": True, "sums": False, "spread": False}
+        return self.ask("evaluate", head | changes, w=w)
+
+    def hessian(self, w: Any = None, **changes: Any) -> Message:
+        w = np.zeros((1, self.features)) if w is None else w
+        models = {"fit": 0, "jobs": len(w), "weights": None, "hessians": len(w)} | changes
+        return self.ask("hessian", {"fits": [models]}, w=w)
 
 
 def refusal(response: Message) -> str:
@@ -104,6 +125,7 @@ def attack(tmp_path, rows) -> Callable[..., Attacker]:
     ) -> Attacker:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
+        (home / "secret").write_bytes(bytes(range(32)))  # the same splits in every test
         if data is None:
             data = tmp_path / "north.npz"
             np.savez(data, x=rows[0], y=rows[1], client=np.full(len(rows[1]), "north"))

@@ -8,12 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from fco_cli.algorithms.transforms import NoTransform
+from fco_cli.algorithms.transforms.clip_noise import ClipNoise
 from fco_cli.data.preparation import Recipe, agree
+from fco_cli.data.published import PUBLICATIONS
 from fco_cli.data.statistics import Summary
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Refusal, preset
 from fco_cli.federation.schema import Noise
-from fco_cli.federation.site.disclosure import merge_rare, merged_bins
+from fco_cli.federation.site.cells import are_record_numbers, merge_rare, merged_bins
 from tests.federation.site.conftest import refusal
 
 FOLD = {"folds": 5, "by": "rows", "classes": False, "seed": 0, "draw": 0}
@@ -50,6 +53,27 @@ def test_a_new_version_of_the_file_with_one_more_row(attack, rows, tmp_path):
     assert "differs from another one by 1 row" in refusal(attack(data=tmp_path / "new.npz").prepare())
 
 
+def test_a_new_version_of_the_file_with_held_out_rows(attack, rows, tmp_path):
+    """Training and held-out rows of both versions differ by many rows, but together by one: the patient's loss."""
+
+    def total(attacker) -> np.ndarray:
+        """Return the sums of the losses of three models over all rows."""
+        prepared, w = attacker.prepare(holdout="rows", holdout_fraction=0.3), np.eye(4)[:3]
+        if prepared.kind == "refused":
+            assert "differs from another one by 1 row" in refusal(prepared)
+            return np.full(3, np.nan)
+        attacker.apply(prepared)
+        values = [attacker.evaluate(w, gradient=False, part=part).arrays["value"] for part in ("training", "held_out")]
+        return prepared.head["training"] * values[0] + prepared.head["held_out"] * values[1]
+
+    x, y = np.insert(rows[0], 0, [1.0, 2.0, 3.0], axis=0), np.insert(rows[1], 0, 1.0)
+    np.savez(tmp_path / "new.npz", x=x, y=y, client=np.full(61, "north"))
+    patient = -np.log(np.expm1(total(attack(preset("demo"), tmp_path / "new.npz")) - total(attack(preset("demo")))))
+    np.testing.assert_allclose(patient, [1.0, 2.0, 3.0], rtol=1e-9)
+    assert np.isfinite(total(attack())).all()
+    assert np.isnan(total(attack(data=tmp_path / "new.npz"))).all()
+
+
 def test_the_analyst_s_seed_does_not_choose_rows(attack):
     """Splits and folds of any seed, and of any list of sites, are the same rows."""
     attacker = attack()
@@ -60,7 +84,7 @@ def test_the_analyst_s_seed_does_not_choose_rows(attack):
         for seed in (0, 7)
     ]
     assert of_fold[0] == of_fold[1]
-    assert attacker.site.disclosure.ledger.subsets() == 4  # two of the split and two of the fold
+    assert attacker.site.disclosure.ledger.subsets() == 5  # two of the split, two of the fold, and the whole file
 
 
 def test_research_accepts_the_analyst_s_seed(attack):
@@ -188,10 +212,69 @@ def table(tmp_path):
 
 
 def test_identifiers_stay_at_the_site(attack, table):
-    attacker = attack(data=table)
+    attacker = attack(data=table, categorical=("mrn",))  # otherwise the reader refuses the column
     reason = refusal(attacker.send("describe"))
     assert reason.startswith("column 'mrn': 64 categories in 64 rows are identifiers, which are not sent")
     assert "MRN0" not in reason
+
+
+NUMBERS = {
+    "serial": lambda random, n: random.permutation(n) + 1001.0,
+    "serial with gaps": lambda random, n: np.sort(random.choice(2 * n, n, replace=False)).astype(float),
+    "repeated visits": lambda random, n: np.append(np.arange(n - 3), [4, 9, 9]).astype(float),
+    "seven digits": lambda random, n: random.integers(10**6, 10**7, n).astype(float),
+    "dates": lambda random, n: 19_000_000 + 10_000.0 * random.integers(0, 99, n) + 101 + random.integers(0, 28, n),
+}
+MEASUREMENTS = {
+    "age": lambda random, n: random.normal(60, 12, n).round(),
+    "uniform age": lambda random, n: random.integers(18, 95, n).astype(float),
+    "cholesterol": lambda random, n: random.normal(240, 50, n).round(),
+    "creatine kinase": lambda random, n: random.lognormal(5, 1, n).round(),
+    "platelets": lambda random, n: random.normal(250_000, 60_000, n).round(-3),
+    "weight": lambda random, n: random.normal(80, 15, n).round(1),
+    "income": lambda random, n: random.lognormal(10.5, 0.6, n).round(-2),
+    "sex": lambda random, n: random.integers(0, 2, n).astype(float),
+    "missing": lambda random, n: np.full(n, np.nan),
+    "huge": lambda random, n: random.normal(size=n) * 1e300,
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_record_numbers_stay_at_the_site(attack, rows, tmp_path, kind):
+    x = rows[0].copy()
+    x[:, 1] = NUMBERS[kind](np.random.default_rng(0), 60)
+    np.savez(tmp_path / "numbers.npz", x=x, y=rows[1], client=np.full(60, "north"))
+    reason = refusal(attack(data=tmp_path / "numbers.npz").send("describe"))
+    assert reason == (
+        "column 'x1': looks like record numbers, which are not sent; drop the column at the site (fco-federate join "
+        "--drop) or, if it is a measurement, keep it (site.yaml: keep_numbers)"
+    )
+    policy = preset("strict", keep_numbers=["x1"])
+    assert attack(policy, tmp_path / "numbers.npz").send("describe").kind == "describe"
+
+
+@pytest.mark.parametrize("kind", MEASUREMENTS)
+def test_measurements_are_no_record_numbers(kind):
+    """At hospitals of any size, also if all values differ."""
+    for n in (1, 10, 20, 50, 200, 2000):
+        for seed in range(20):
+            assert not are_record_numbers(MEASUREMENTS[kind](np.random.default_rng(seed), n)), (n, seed)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("heart", "heart_disease"), ("eicu", "eicu_demo")])
+def test_no_column_of_a_published_table_looks_like_record_numbers(real_data, name, folder):
+    """Neither at any of its hospitals nor in the whole table."""
+    check_columns(PUBLICATIONS[name].read(str(real_data(folder)), 0))
+
+
+def test_no_column_of_the_crime_table_looks_like_record_numbers(real_data):
+    check_columns(PUBLICATIONS["crime"].read(str(real_data("communities_crime")), 2))
+
+
+def check_columns(data):
+    for rows in (np.ones(len(data.y), bool), *(data.client == name for name in data.clients)):
+        for feature in set(range(data.x.shape[1])) - data.levels.keys():
+            assert not are_record_numbers(np.asarray(data.x[rows, feature], float)), data.feature_names[feature]
 
 
 def test_rare_categories_have_no_names(attack, table):
@@ -222,7 +305,7 @@ def test_free_histogram_edges(attack, rows):
     low, high, target = -4.0, 4.0, 30
     for _ in range(12):
         middle = (low + high) / 2
-        counts = attacker.send("count", edges=np.full((3, 16), middle)).arrays
+        counts = attacker.ask("count", {"fits": [0]}, edges=np.full((3, 16), middle)).arrays
         if "counts" not in counts:
             break
         low, high = (low, middle) if counts["counts"][0, 0] >= target else (middle, high)
@@ -230,23 +313,23 @@ def test_free_histogram_edges(attack, rows):
     tail = attack(preset("strict", share_histograms=True, max_equations_per_value=None))
     tail.prepare()
     edges = np.tile(np.linspace(-4, 4, 16), (3, 1))
-    counts = tail.send("count", edges=edges).arrays["counts"]
+    counts = tail.ask("count", {"fits": [0]}, edges=edges).arrays["counts"]
     assert not ((counts > 0) & (counts < 10)).any()
     assert not ((counts > 50) & (counts < 60)).any()
 
 
 def refusal_of_count(attacker) -> str:
     attacker.prepare()
-    return refusal(attacker.send("count", edges=np.zeros((3, 16))))
+    return refusal(attacker.ask("count", {"fits": [0]}, edges=np.zeros((3, 16))))
 
 
 def test_histograms_are_limited(attack):
     attacker = attack(preset("demo", max_counts=8))
     attacker.prepare()
     for _ in range(8):
-        assert attacker.send("count", edges=np.zeros((3, 16))).kind == "count"
+        assert attacker.ask("count", {"fits": [0]}, edges=np.zeros((3, 16))).kind == "count"
     assert "0 of 8 are left over all runs (site.yaml: max_counts)" in refusal(
-        attacker.send("count", edges=np.zeros((3, 16)))
+        attacker.ask("count", {"fits": [0]}, edges=np.zeros((3, 16)))
     )
 
 
@@ -258,17 +341,53 @@ def test_small_numbers_of_hits_are_hidden(attack, rows, tmp_path):
     planes = np.array([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]])
     exact = ready(attack(preset("demo"), tmp_path / "planes.npz")).evaluate(planes, gradient=False).arrays["hits"]
     assert exact.tolist() == [57, 3]
-    hidden = ready(attack(data=tmp_path / "planes.npz")).evaluate(planes, gradient=False).arrays["hits"]
+    policy = preset("strict", share_accuracy=True)
+    hidden = ready(attack(policy, tmp_path / "planes.npz")).evaluate(planes, gradient=False).arrays["hits"]
     assert hidden.tolist() == [60, 0]
 
 
 def test_curvature(attack):
     attacker = ready(attack())
-    assert "a batch of 1 row" in refusal(attacker.send("curvature", {"seed": 0, "batch_size": 1}))
-    assert attacker.send("curvature", {"seed": 0, "batch_size": 20}).kind == "curvature"
+    assert "a batch of 1 row" in refusal(attacker.send("smoothness", {"fit": 0, "seed": 0, "batch_size": 1}))
+    assert attacker.send("smoothness", {"fit": 0, "seed": 0, "batch_size": 20}).kind == "smoothness"
     strict = ready(attack(preset("strict", max_parameters_per_row=0.05)))
     expected = "curvature of a model with 4 parameters requested; the site's policy allows 3 for 60 rows"
-    assert expected in refusal(strict.send("curvature", {"seed": 0, "batch_size": 20}))
+    assert expected in refusal(strict.send("smoothness", {"fit": 0, "seed": 0, "batch_size": 20}))
+
+
+def test_hessians(attack):
+    """A Hessian needs a model with few parameters per row; all of its numbers are counted."""
+    attacker = ready(attack())
+    before = attacker.site.disclosure.ledger.read()
+    answer = attacker.hessian(np.zeros((2, 4)), hessians=1)
+    assert {name: values.shape for name, values in answer.arrays.items()} == {
+        "value": (2,), "gradient": (2, 4), "hessian": (1, 10),
+    }  # fmt: skip
+    after = attacker.site.disclosure.ledger.read()
+    assert (after.evaluations - before.evaluations, after.numbers - before.numbers) == (2, 2 + 8 + 10)
+    assert attacker.hessian(columns=[0, 3]).arrays["hessian"].shape == (1, 3)
+    assert "columns: must be below 4, the number of parameters" in refusal(attacker.hessian(columns=[4]))
+    assert "hessians: must be from 0 to 1" in refusal(attacker.hessian(hessians=2))
+    assert "fit 1 of 1 does not exist" in refusal(attacker.send("hessian", {"fits": [FIT | {"fit": 1}]}))
+    wide = ready(attack(preset("strict", max_parameters_per_row=0.05)))
+    expected = "curvature of a model with 4 parameters requested; the site's policy allows 3 for 60 rows"
+    assert expected in refusal(wide.hessian())
+    assert expected in refusal(wide.hessian(columns=[0]))  # blocks of a matrix determine it, too
+    noisy = attack(preset("strict", min_noise=1.0))
+    assert noisy.site.disclosure.max_parameters(60) == 0
+    assert "Hessians without noise requested" in refusal(noisy_hessian(noisy))
+    listed = attack(preset("strict", messages=["describe", "prepare", "apply", "evaluate"]))
+    listed.apply(listed.prepare())
+    assert listed.site.disclosure.max_parameters(60) == 0
+    assert "does not allow hessian" in refusal(listed.hessian())
+
+
+FIT = {"jobs": 1, "weights": None, "hessians": 1}
+
+
+def noisy_hessian(attacker) -> Message:
+    attacker.send("describe")
+    return attacker.send("hessian", {"fits": [FIT | {"fit": 0}]}, **{"w.0": np.zeros((1, 4))})
 
 
 def test_unknown_answers_are_refused(attack):
@@ -314,8 +433,36 @@ def test_a_preparation_cannot_mark_single_rows(attack, rows):
         "version": 1, "columns": summary["columns"], "fill": [0.0] * 3, "flagged": [], "constant": [], "mean": [],
         "scale": [], "categories": {"x0": {"names": ["other", exact, "b"], "fill": [0.0, 0.0, 0.0]}},
     }  # fmt: skip
-    response = attacker.send("apply", {"preparation": json.dumps(preparation), "outputs": 1, "start": None})
+    response = attacker.send("apply", {"preparations": [json.dumps(preparation)], "outputs": 1, "start": None})
     assert refusal(response) == "column 'x0': indicators of numbers requested; they are allowed for categories"
+
+
+def test_sums_count_rare_categories_as_other(attack, table):
+    """Also if the analyst guesses their names; the numbers are counted."""
+    attacker = attack(data=table, drop=("mrn",))
+    response = attacker.prepare(exact=True)
+    assert response.head["summary"] is None
+    assert response.head["categories"] == {"ward": ["A", "other"]}
+    names = {"ward": ["A", "other", "rare0", "rare1"]}
+    sums = attacker.ask("summarize", {"categories": [names]}, center=np.zeros(2)).arrays["exact"]
+    assert sums[[0, 1]].tolist() == [0, 64]  # numbers of the columns ward and age
+    assert sums[6:].tolist() == [30, 34, 0, 0]
+    assert attacker.site.disclosure.ledger.read().numbers == 3 * 2 + 4
+    for head, reason in (
+        ({"categories": [{"mrn": ["A"]}]}, "must be those of the site's columns"),
+        ({"categories": [{"ward": ["A", "A"]}]}, "categories must be distinct"),
+        ({"categories": [{"ward": []}]}, "length >= 1"),
+    ):
+        assert reason in refusal(attacker.ask("summarize", head, center=np.zeros(2)))
+    assert "the array center.0 is missing" in refusal(attacker.send("summarize", {"categories": [{}]}))
+
+
+def test_sums_of_columns_that_mark_few_rows(attack, rows, tmp_path):
+    x = rows[0].copy()
+    x[:, 1] = np.arange(60) < 3
+    np.savez(tmp_path / "rare.npz", x=x, y=rows[1], client=np.full(60, "north"))
+    reason = refusal(attack(data=tmp_path / "rare.npz").prepare(exact=True))
+    assert "a column (x1) with another value of 3 rows requested" in reason
 
 
 def test_rare_categories_have_no_indicators(attack, table):
@@ -327,8 +474,10 @@ def test_rare_categories_have_no_indicators(attack, table):
         "version": 1, "columns": summary["columns"], "fill": [0.0] * 2, "flagged": [], "constant": [], "mean": [],
         "scale": [], "categories": levels,
     }  # fmt: skip
-    assert attacker.send("apply", {"preparation": json.dumps(preparation), "outputs": 1, "start": None}).kind == "apply"
-    x = attacker.site.data.rows().training.x
+    assert (
+        attacker.send("apply", {"preparations": [json.dumps(preparation)], "outputs": 1, "start": None}).kind == "apply"
+    )
+    x = attacker.site.data.fits[0].rows().training.x
     assert x[:, :3].sum(axis=0).tolist() == [34, 30, 0]
 
 
@@ -345,7 +494,7 @@ def test_columns_that_mark_few_rows(attack, rows, tmp_path):
     attacker = attack(data=tmp_path / "missing.npz")
     summary = attacker.prepare().head["summary"]
     agreed = agree(Summary.from_plain(summary), Recipe(standardize=False, flag_missing=True))
-    response = attacker.send("apply", {"preparation": agreed.as_json(), "outputs": 1, "start": None})
+    response = attacker.send("apply", {"preparations": [agreed.as_json()], "outputs": 1, "start": None})
     assert "an indicator of missing values (x1) of 3 rows requested" in refusal(response)
 
 
@@ -360,12 +509,12 @@ def test_an_exhausted_budget_answers_no_summary(attack):
 def test_noise_below_the_minimum(attack):
     rules = attack(preset("strict", min_noise=2.0)).site.disclosure
     rules.start(sites=4)
-    rules.check_multiplier("clip_noise", np.array([2.0, 3.0]))
+    rules.check_multiplier(ClipNoise(), np.array([2.0, 3.0]))
     rules.check_message_noise(np.array([1.0]), np.array([1.0]))  # four shares of variance 1: 2 times the norm
     rules.check_evaluation_noise(Noise(most=1.0, deviation=1.0, rows=100.0))
     for call in (
-        lambda: rules.check_multiplier("clip_noise", np.array([2.0, 1.9])),
-        lambda: rules.check_multiplier("none", None),
+        lambda: rules.check_multiplier(ClipNoise(), np.array([2.0, 1.9])),
+        lambda: rules.check_multiplier(NoTransform(), None),
         lambda: rules.check_message_noise(np.array([0.9]), np.array([1.0])),
         lambda: rules.check_message_noise(None, np.array([np.inf])),
         lambda: rules.check_evaluation_noise(Noise(most=1.0, deviation=0.9, rows=100.0)),

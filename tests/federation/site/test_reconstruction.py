@@ -1,4 +1,4 @@
-"""Reconstruction of rows from all answers of a site: differences, linear solves and the Jacobian of a whole path.
+"""Reconstruction of rows from all answers of a site: differences, linear solves, sparse recovery and a whole path.
 
 Every attack is also run against a site whose policy allows it, where it recovers the rows.
 """
@@ -10,6 +10,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from fco_cli.federation import settings
 from fco_cli.federation.message import Message
@@ -19,7 +20,7 @@ from fco_cli.path.select import select
 from fco_cli.problem.data import FoldAssignment, HeldOut
 from fco_cli.problem.streams import batches_of
 from tests.federation.conftest import NAMES
-from tests.federation.site.conftest import Attacker
+from tests.federation.site.conftest import Attacker, refusal
 from tests.federation.test_path import FEW
 
 NORTH = NAMES.index("north")
@@ -27,7 +28,7 @@ NORTH = NAMES.index("north")
 
 def recovered(x: np.ndarray, guesses: np.ndarray) -> int:
     """Return the number of rows that a guess matches to three digits."""
-    distance = np.abs(x[:, None] - guesses[None]).max(axis=2).min(axis=1)
+    distance = np.abs(x[:, None] - guesses[None]).max(axis=2).min(axis=1, initial=np.inf)
     return int((distance < 1e-3).sum())
 
 
@@ -81,6 +82,117 @@ def test_linear_solves_at_a_default_site(attack, rows, attack_by):
     assert attacker.number > 5  # some questions were answered
 
 
+def attack_by_steep_models(attacker: Attacker) -> np.ndarray:
+    """Return rows from gradients at steep models: neighboring thresholds of a column with one row between them.
+
+    At a steep model, the gradient is the sum of the rows above the threshold minus that of the positive rows.
+    """
+    attacker.apply(attacker.prepare())
+    thresholds, slope, found = np.linspace(-2.0, 2.0, 200), 1e7, []
+    before = None
+    for threshold in thresholds:
+        response = attacker.evaluate(np.array([[slope, 0.0, 0.0, -slope * threshold]]))
+        if response.kind == "refused":
+            break
+        gradient = 60 * response.arrays["gradient"][0]
+        if before is not None and abs(before[3] - gradient[3] - 1) < 1e-6:
+            found.append((before - gradient)[:3])
+        before = gradient
+    return np.array(found).reshape(-1, 3)
+
+
+def test_steep_models(attack, rows):
+    """A few gradients are enough for a whole row; a default site answers none of them."""
+    attacker = attack()
+    assert recovered(rows[0], attack_by_steep_models(attacker)) == 0
+    assert attacker.site.disclosure.ledger.read().steep_models == 1
+    assert recovered(rows[0], attack_by_steep_models(attack(preset("demo")))) > 20
+
+
+def test_steep_models_of_a_round(attack, rows):
+    """Rounds return gradients at the broadcast model as well."""
+    for policy, expected in ((preset("demo"), "train"), (preset("strict"), "refused")):
+        attacker = attack(policy)
+        attacker.apply(attacker.prepare())
+        attacker.stack()
+        steep = np.array([[1e7, 0.0, 0.0, 0.0]])
+        assert attacker.train(steep).kind == expected
+        assert attacker.train(steep / 1e7).kind == "train"
+
+
+def test_refusals_of_steep_models_are_limited(attack):
+    """The edge between refused and answered models discloses information: after 20 refusals nothing is answered."""
+    attacker = attack(preset("strict", max_equations_per_value=None))
+    attacker.apply(attacker.prepare())
+    for _ in range(21):
+        assert "a model with the curvature of few rows" in refusal(attacker.evaluate(np.array([[1e7, 0.0, 0.0, 0.0]])))
+    expected = "0 of 20 are left over all runs (site.yaml: max_steep_models)"
+    assert expected in refusal(attacker.evaluate(np.zeros((1, 4))))
+
+
+def attack_by_hits(attacker: Attacker, x: np.ndarray, models: int = 150) -> np.ndarray:
+    """Return labels from the numbers of hits of random models, by l1 decoding; the attacker knows all features."""
+    attacker.apply(attacker.prepare())
+    lines, hits = [], []
+    for w in np.random.default_rng(8).normal(size=(models, 4)):
+        response = attacker.evaluate(w[None], gradient=False)
+        if "hits" not in response.arrays:
+            break
+        positive = x @ w[:3] + w[3] > 0
+        lines.append(2.0 * positive - 1)  # hits = rows predicted negative + lines @ labels
+        hits.append(response.arrays["hits"][0] - (~positive).sum())
+    return l1_decoded(np.array(lines).reshape(-1, len(x)), np.array(hits), 0, 1)
+
+
+def l1_decoded(lines: np.ndarray, numbers: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return the vector within bounds that minimizes |lines v - numbers|_1."""
+    count, size = lines.shape
+    if not count:
+        return np.full(size, (low + high) / 2)
+    cost = np.append(np.zeros(size), np.ones(count))
+    slack = np.eye(count)
+    above, below = np.hstack([lines, -slack]), np.hstack([-lines, -slack])
+    bounds = [(low, high)] * size + [(0, None)] * count
+    made = linprog(cost, np.vstack([above, below]), np.append(numbers, -numbers), bounds=bounds, method="highs")
+    return made.x[:size]
+
+
+def test_labels_by_sparse_recovery(attack, rows):
+    """Hits are exact sums over rows that the analyst chooses by a model: they determine all labels."""
+    x, y = rows
+    attacker = attack()
+    assert (np.abs(attack_by_hits(attacker, x) - y) < 0.1).sum() == 0
+    assert attacker.evaluate().kind == "evaluate"  # only the hits are withheld
+    for name in ("research", "demo"):
+        assert (np.abs(attack_by_hits(attack(preset(name)), x) - y) < 0.1).sum() == 60
+
+
+def attack_by_squares(attacker: Attacker, target: np.ndarray) -> float:
+    """Return the label of a held-out patient with known features from mean squared losses of steep models.
+
+    On the two sides of the patient's plane, the second differences of positive and negative rows have other signs.
+    """
+    attacker.apply(attacker.prepare(holdout="rows", holdout_fraction=0.5))
+    slope, h = 1e4, 1e-3
+    shifts = np.array([-2 * h, -h, 0.0, h, 2 * h])
+    models = np.array([[slope, 0.0, 0.0, slope * (shift - target[0])] for shift in shifts])
+    response = attacker.evaluate(models, gradient=False, part="held_out", spread=True)
+    if "squares" not in response.arrays:
+        return 0.5
+    third = np.array([-0.5, 1.0, 0.0, -1.0, 0.5]) @ response.arrays["squares"]
+    return float(third < 0)
+
+
+def test_labels_by_squared_losses(attack, rows):
+    x, y = rows
+    assert attack_by_squares(attack(), x[0]) == 0.5
+    attacker = attack(preset("demo"))
+    attacker.prepare(holdout="rows", holdout_fraction=0.5)
+    (held_out,) = np.nonzero(attacker.site.data.fits[0].split.parts[1])
+    guesses = [attack_by_squares(attack(preset("demo")), x[i]) for i in held_out[:8]]
+    assert guesses == y[held_out[:8]].tolist()
+
+
 @dataclass
 class Answers:
     """Answers of one site in a run, with the rows that each is about, which no analyst knows."""
@@ -88,6 +200,7 @@ class Answers:
     subsets: list[np.ndarray] = field(default_factory=list)  # masks of all parts
     trained: list[np.ndarray] = field(default_factory=list)  # masks of the summaries
     models: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # masks and models of the evaluations
+    hits: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # those of answered numbers of hits
 
 
 def answers_of_path(policy: Policy, path_run, make_sites, folder, monkeypatch, rows: int) -> tuple[np.ndarray, Answers]:
@@ -124,13 +237,16 @@ def answers_of_path(policy: Policy, path_run, make_sites, folder, monkeypatch, r
 def record(answers: Answers, data: SiteData, question: Message, response: Message) -> None:
     assert response.kind != "refused", response.head
     if question.kind == "prepare":
-        answers.subsets += [rows for rows in data.split.parts if rows.any()]
-        answers.trained.append(data.split.parts.training)
-    elif question.kind == "evaluate":
-        rows = data.split.parts[("training", "held_out", "test").index(question.head["part"])]
-        answers.models += [(rows, w) for w in question.arrays["w"]]
-    elif question.kind == "train":
-        answers.models += [(data.split.parts.training, w) for w in question.arrays["query"]]
+        answers.subsets += [rows for fit in data.fits for rows in fit.split.parts if rows.any()]
+        answers.trained += [fit.split.parts.training for fit in data.fits]
+        return
+    for name, models in question.arrays.items():
+        array, _, fit = name.partition(".")
+        if array in ("w", "query"):
+            parts = data.fits[int(fit)].split.parts
+            rows = parts[("training", "held_out", "test").index(question.head.get("part", "training"))]
+            answers.models += [(rows, w) for w in models]
+            answers.hits += [(rows, w) for w in models if f"hits.{fit}" in response.arrays]
 
 
 def answered(x: np.ndarray, y: np.ndarray, answers: Answers) -> tuple[np.ndarray, np.ndarray]:
@@ -190,6 +306,36 @@ def test_a_path_at_default_sites_determines_few_combinations_of_values(path_run,
     assert recovered(x, guess) == 0
     error, unsolved = (np.sqrt(((one - x) ** 2).mean()) for one in (guess, means))
     assert error >= np.sqrt(1 - 1 / policy.min_rows) * unsolved
+    assert determined_labels(x, answers) <= len(x) / policy.min_rows
+
+
+def determined_labels(x: np.ndarray, answers: Answers) -> int:
+    """Return the number of labels that are equal in two solutions of opposite cost, for an attacker with all features.
+
+    The labels are drawn anew: an accurate model alone discloses labels that depend on the features. Loss and gradient
+    depend on labels by the sums of the positive rows only; hits by the side of every row.
+    """
+    y, lines = np.random.default_rng(4).integers(2, size=len(x)).astype(float), []
+    for rows in {rows.tobytes(): rows for rows, _ in answers.models}.values():
+        lines += [rows.astype(float), *(rows * column for column in x.T)]
+    for rows, w in answers.hits:
+        lines.append(rows * np.where(x @ w[:-1] + w[-1] > 0, 1.0, -1.0))
+    equations = np.unique(np.array(lines), axis=0)
+    cost, solutions = np.random.default_rng(2).normal(size=len(y)), []
+    for sign in (1, -1):
+        made = linprog(sign * cost, A_eq=equations, b_eq=equations @ y, bounds=(0, 1), method="highs")
+        assert made.status == 0
+        solutions.append(made.x)
+    return int((np.abs(solutions[0] - solutions[1]) < 0.1).sum())
+
+
+@pytest.mark.ci
+def test_a_path_at_sites_that_share_accuracies_determines_labels(path_run, make_sites, tmp_path, monkeypatch):
+    x, answers = answers_of_path(preset("research"), path_run, make_sites, tmp_path, monkeypatch, 60)
+    assert len(answers.hits) > 100
+    determined = determined_labels(x, answers)
+    answers.hits.clear()  # as at a default site
+    assert determined > 2 * determined_labels(x, answers)
 
 
 def test_more_answers_than_values_determine_all_rows(rows):

@@ -25,22 +25,27 @@ from fco_cli.problem.risk import DataRisk
 from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.evaluate import evaluate_test
+from tests.federation.conftest import NAMES
 from tests.federation.coordinator.test_clients import assert_same, run, task_of
 
 
 @pytest.fixture
-def setups(hospitals, make_sites, psi_for, make_hparams):
+def setups(hospitals, make_sites, psi_for, make_hparams, signed):
     """Return the setups of one run, simulated and between sites, and its parameters."""
 
-    def make(algo="feddualavg", noise=None, jobs=2, batch_size=4, **numbers):
-        folder, psi = hospitals("logistic"), psi_for(algo)
-        hparams = make_hparams(clients_per_round=3, batch_size=batch_size, rounds=4)
+    def make(algo="feddualavg", noise=None, jobs=2, batch_size=4, masked=None, changes=None, **numbers):
+        folder, psi, masks = hospitals("logistic"), psi_for(algo), {}
+        if masked is not None:  # the sites that every sum needs
+            masks = {"mask_bits": 40, "min_sites": masked, "all_credentials": {name: signed(name) for name in NAMES}}
+        hparams = make_hparams(
+            clients_per_round=3, batch_size=batch_size, rounds=4, fraction_bits=40 if masked else None, **changes or {}
+        )
         task = dataclasses.replace(task_of(folder, "logistic", test="rows"), standardize=False, fill="refuse")
-        remote = CustomAtSites.of(task, make_sites(folder, noise=noise))
+        remote = CustomAtSites.of(task, make_sites(folder, noise=noise, **masks))
         algorithm = all_algorithms()[algo]().with_transform(RowClipNoise(**numbers))
         made = []
         for one in (task, remote):
-            problem = one.data(0, "float64").to_problem(psi)
+            problem = one.data(0, "float64").to_problem(psi, weighting=hparams.weighting)
             made.append(Setup(one, problem, hparams, 0, algorithm))
         made[1] = dataclasses.replace(made[1], clients=remote_clients(made[1].problem.data, hparams, 0))
         return *made, Varying.from_rates(algorithm, psi, np.full(jobs, 0.05), np.ones(jobs))
@@ -101,6 +106,98 @@ def test_more_noise_than_the_policy_allows_is_refused(hospitals, make_sites, set
         UserError, match=r"240 numbers requested; the site's policy allows 150 \(site.yaml: max_numbers\)"
     ):
         run(remote, varying)
+
+
+# Noise that sites share in masked sums.
+
+
+@pytest.mark.parametrize("algo", ["feddualavg", "fista", "moments"])
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_masked_sums_without_noise_have_the_bits_of_the_simulation(setups, algo, weighting):
+    changes = {"weighting": weighting}
+    local, remote, varying = setups(
+        algo, masked=3, batch_size=100, changes=changes, clip_norm=0.4, noise_multiplier=0.0, noise_shares=2
+    )
+    simulated, between_sites = run(local, varying), run(remote, varying)
+    for one, other in zip(simulated, between_sites, strict=True):
+        np.testing.assert_array_equal(one.model, other.model)
+
+
+@pytest.fixture
+def masked_means(setups):
+    """Return the models [J, P] after one masked round, between sites and simulated, and the sites' rows."""
+
+    def send(jobs, weighting, **numbers):
+        local, remote, varying = setups(
+            "fedavg", jobs=jobs, masked=3, batch_size=100, changes={"weighting": weighting}, **numbers
+        )
+        problem = remote.problem
+        algorithm, simulated = (one.algorithm.bind(one.problem, varying) for one in (remote, local))
+        clients = RemoteClients(problem.data, problem, algorithm, jobs, remote.hparams, 0)
+        cohort = Sampler(problem.data.sizes, remote.hparams, 0, sample_rows=True).cohort(0)
+        state = algorithm.initial_state(problem.initial_models(varying.psi))
+        exact = simulated.round(state, dataclasses.replace(cohort, seed=1)).state["w"]
+        made = clients.round(algorithm, state, cohort).state["w"]
+        return made, exact, problem.data.sizes
+
+    return send
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_two_of_three_sites_have_the_whole_noise(masked_means, weighting):
+    """The sum of all three has sqrt(3 / 2) times the noise."""
+    made, _, sizes = masked_means(2000, weighting, clip_norm=1.0, noise_multiplier=5.0, noise_shares=2)
+    weights = sizes / sizes.sum() if weighting == "examples" else np.full(3, 1 / 3)
+    expected = 0.05 * 5.0 * (weights / sizes).max() * np.sqrt(3 / 2)
+    deviation = (made - made.mean(axis=0)).std()
+    assert deviation == pytest.approx(expected, rel=5 / np.sqrt(2 * made.size))
+
+
+def test_the_simulation_has_the_noise_of_the_sites(masked_means):
+    """The noise of a simulation is equal in all jobs, so that seeds are repeated instead."""
+    made, exact, sizes = masked_means(1, "examples", noise_multiplier=1e3, noise_shares=3)
+    expected = 0.05 * 1e3 / sizes.sum()
+    for mean in (made, exact):
+        assert 0.2 * expected < mean.std() < 3 * expected
+
+
+def test_a_site_refuses_shares_that_colluding_sites_could_remove(setups):
+    _, remote, varying = setups(masked=3, batch_size=100, jobs=1, noise_shares=3)
+    for site in remote.task.connection.link.sites.values():
+        site.disclosure.policy = dataclasses.replace(site.policy, colluding_sites=1)
+    allowed = r"allows 2 in a sum of 3 sites \(site.yaml: colluding_sites\)"
+    with pytest.raises(UserError, match=f"east: noise shared by 3 sites requested; the site's policy {allowed}"):
+        run(remote, varying)
+
+
+def test_a_site_refuses_shares_without_masks(setups):
+    _, remote, varying = setups(batch_size=100, jobs=1, noise_shares=2)
+    with pytest.raises(UserError, match="noise shared by 2 sites requested; the site's policy allows 1 in a sum of 1"):
+        run(remote, varying)
+
+
+@pytest.mark.parametrize(
+    ("algo", "batch_size", "reason"),
+    [("scaffold_prox", 100, "transform.noise_shares"), ("feddualavg", 4, "hparams.batch_size")],
+)
+def test_a_site_refuses_shares_that_do_not_add_up(setups, algo, batch_size, reason):
+    """A site does not rely on the checks of the coordinator."""
+    _, remote, varying = setups(algo, masked=3, batch_size=batch_size, jobs=1, noise_shares=2)
+    with pytest.raises(UserError, match=f"east: {reason}"):
+        run(remote, varying)
+
+
+def test_the_share_of_an_evaluation_hides_a_row_of_every_site(setups):
+    noise = EvaluationNoise(norm=1.0, multiplier=6.0, by_row=True, shares=2)
+    changes = {"weighting": "uniform"}
+    _, remote, _ = setups(noise=noise, jobs=1, masked=3, batch_size=100, changes=changes, noise_shares=2)
+    problem = remote.problem
+    w = np.zeros((3000, problem.layout.size)) + 1e-6 * np.arange(3000)[:, None]
+    found, sizes = problem.data.risk(problem.weights)(w), problem.data.sizes
+    expected = 6.0 * np.sqrt(3 / 2) * (problem.weights / sizes).max()
+    assert (found.gradient - found.gradient.mean(axis=0)).std() == pytest.approx(expected, rel=0.05)
+    assert (found.value - found.value.mean()).std() == pytest.approx(expected, rel=0.1)
+    assert found.accuracy.std() * sizes.sum() == pytest.approx(6.0 * np.sqrt(3 / 2), rel=0.1)
 
 
 # Evaluations.
@@ -190,7 +287,7 @@ def test_epsilon_run_covers_the_rounds_and_the_evaluations_of_a_row(setups):
     assert all(a < b < math.inf for a, b in zip(job.history["epsilon"], job.history["epsilon_run"], strict=True))
     requests = [Message.unpacked(content) for content in remote.task.connection.link.sent]
     evaluations = [one for one in requests if one.kind == "evaluate"]
-    assert all(one.head["noise"]["by_row"] for one in evaluations)
+    assert all(one.head["fits"][0]["noise"]["by_row"] for one in evaluations)
     assert sum(one.head["part"] == "training" for one in evaluations) <= 4 + 2
     assert {one.kind for one in requests} == {"describe", "prepare", "apply", "stack", "train", "evaluate"}
 

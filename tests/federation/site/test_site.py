@@ -52,15 +52,15 @@ def prepared(send, **changes):
     task = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
     send("describe")
     head = {"task": task, "sites": NAMES, "seed": 0, "dtype": "float64", "classes": None, "summary": True}
-    return send("prepare", head | changes)
+    return send("prepare", head | {"folds": [None]} | changes)
 
 
 def start_stack(send, **changes):
-    summary = Summary.from_plain(prepared(send).head["summary"])
+    summary = Summary.from_plain(prepared(send).head["fits"][0]["summary"])
     agreed = agree(summary, Recipe(standardize=False)).as_json()
-    send("apply", {"preparation": agreed, "outputs": 1, "start": None})
+    send("apply", {"preparations": [agreed], "outputs": 1, "start": None})
     head = {
-        "stack": 1, "jobs": 1, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
+        "fit": 0, "stack": 1, "jobs": 1, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
         "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
     }  # fmt: skip
     numbers = {"client_lr": np.ones(1), "server_lr": np.ones(1), "psi": np.ones((1, 1)), "options": np.zeros((1, 1))}
@@ -72,10 +72,11 @@ TRAIN = {
     "stack": 1, "tokens": ["0" * 32], "outcomes": {}, "round": 0, "seed": 0, "batch_size": 4, "local_epochs": 1,
     "steps": None, "last_batch": "keep",
 }  # fmt: skip
-EVALUATE = {"jobs": 1, "part": "training", "gradient": True, "weights": None, "sums": True, "spread": False}
+MODELS = {"fit": 0, "jobs": 1, "weights": None}
+EVALUATE = {"fits": [MODELS], "part": "training", "gradient": True, "sums": True, "spread": False}
 DECLARED = b'{"kind": "describe", "head": {}, "arrays": {"w": ["float64", 1000000000]}}'
 BILLION = len(DECLARED).to_bytes(8, "big") + DECLARED
-STATE = {"z": np.zeros((1, 6)), "c": np.zeros((1, 6)), "t": np.zeros(1)}
+STATE = {"z.0": np.zeros((1, 6)), "c.0": np.zeros((1, 6)), "t.0": np.zeros(1)}
 
 
 def refused(response: Message, reason: str) -> None:
@@ -120,9 +121,9 @@ def test_arrays_of_other_types(open_site, dtype):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"z": np.zeros((1, 7))}, "z is float64 [1, 7], must be float64 [1, 6]"),
-        ({"z": np.zeros((1, 6), np.float32)}, "z is float32 [1, 6], must be float64 [1, 6]"),
-        ({"z": np.zeros((2, 6))}, "must be float64 [1, 6]"),
+        ({"z.0": np.zeros((1, 7))}, "z.0 is float64 [1, 7], must be float64 [1, 6]"),
+        ({"z.0": np.zeros((1, 6), np.float32)}, "z.0 is float32 [1, 6], must be float64 [1, 6]"),
+        ({"z.0": np.zeros((2, 6))}, "must be float64 [1, 6]"),
     ],
 )
 def test_a_state_of_the_wrong_shape_or_type(open_site, changes, reason):
@@ -136,7 +137,7 @@ def test_a_state_that_is_not_finite(open_site, value):
     """An honest coordinator removes diverged jobs from the stack."""
     send = open_site()
     start_stack(send)
-    refused(send("train", TRAIN, **(STATE | {"z": np.full((1, 6), value)})), "the array z is not finite")
+    refused(send("train", TRAIN, **(STATE | {"z.0": np.full((1, 6), value)})), "the array z.0 is not finite")
     assert send.site.trainer.memory.rows == {}
 
 
@@ -152,7 +153,7 @@ def test_a_replayed_message(open_site):
 def test_another_coordinator(open_site):
     send = open_site()
     prepared(send)
-    refused(send("evaluate", EVALUATE, session="e" * 32, w=np.zeros((1, 6))), "another coordinator")
+    refused(send("evaluate", EVALUATE, session="e" * 32, **{"w.0": np.zeros((1, 6))}), "another coordinator")
 
 
 @pytest.mark.parametrize("kind", ["shell", "_prepare", "__init__", "rows", ""])
@@ -175,7 +176,7 @@ def test_tasks_that_a_coordinator_may_not_send(open_site, task, reason):
     usual = sent_task(task_of(Path(), "logistic", standardize=False, holdout="none"))
     response = prepared(send, task=usual | task)
     if reason is None:
-        assert response.head["training"] == 31
+        assert response.head["fits"][0]["training"] == 31
     else:
         refused(response, reason)
 
@@ -265,7 +266,7 @@ def test_response_sizes_do_not_depend_on_the_rows(open_site, monkeypatch):
     """The size of a response depends on the model only."""
     send = open_site()
     start_stack(send)
-    for response in (send("train", TRAIN, **STATE), send("evaluate", EVALUATE, w=np.zeros((1, 6)))):
+    for response in (send("train", TRAIN, **STATE), send("evaluate", EVALUATE, **{"w.0": np.zeros((1, 6))})):
         assert response.kind != "refused"
         assert all(values.size <= 6 for values in response.arrays.values())
 
@@ -294,7 +295,7 @@ def test_parameters_of_jobs_are_validated(open_site, number):
     send = open_site()
     start_stack(send)
     head = {
-        "stack": 2, "jobs": 2, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
+        "fit": 0, "stack": 2, "jobs": 2, "algo": {"name": "zhj"}, "regularizer": {"name": "l1", "strength": 0.1},
         "mirror": {"name": "euclidean"}, "transform": {"name": "none"},
     }  # fmt: skip
     ones, zeros = np.ones(2), np.zeros((2, 1))
@@ -357,16 +358,19 @@ class TestResponses:
             ("prepare", "training", -3), ("prepare", "held_out", "7"), ("prepare", "test", 2**62),
             ("prepare", "held_out", DROPPED), ("prepare", "outputs", 0), ("prepare", "outputs", 10**30),
             ("prepare", "outputs", 2), ("prepare", "summary", None), ("prepare", "summary", {"rows": 3}),
+            ("prepare", "max_parameters", -1), ("prepare", "fits", []), ("prepare", "fits", DROPPED),
         ],
     )  # fmt: skip
     def test_an_invalid_head(self, hospitals, make_sites, kind, key, value):
         def changed(name, response):
             message = Message.unpacked(response)
             if name == "north" and message.kind == kind:
-                head = {**message.head, key: value} if value is not DROPPED else {**message.head}
+                owner = message.head if key in message.head else message.head["fits"][0]
                 if value is DROPPED:
-                    del head[key]
-                return Message(kind, head).packed()
+                    del owner[key]
+                else:
+                    owner[key] = value
+                return Message(kind, message.head).packed()
             return response
 
         folder = hospitals("logistic")
@@ -389,20 +393,48 @@ class TestResponses:
         def changed(name, response):
             message = Message.unpacked(response)
             if name == "north" and message.kind == "evaluate":
-                arrays = message.arrays | {array: np.full_like(message.arrays[array], value)}
+                arrays = message.arrays | {f"{array}.0": np.full_like(message.arrays[f"{array}.0"], value)}
                 return Message("evaluate", message.head, arrays).packed()
             return response
 
         session[0].link.changed = changed
-        with pytest.raises(UserError, match=rf"^site 'north': invalid response to 'evaluate': the array {array} "):
+        with pytest.raises(UserError, match=rf"^site 'north': invalid response to 'evaluate': the array {array}[ .]"):
             session[3].risk(np.zeros((1, 6)))
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            (lambda packed: -packed, "hessian must have positive semidefinite matrices"),
+            (lambda packed: packed * np.where(np.arange(21) == 1, -1e3, 1), "hessian must have positive semidefinite"),
+            (lambda packed: packed * np.nan, "hessian must have numbers up to 1e+150"),
+            (lambda packed: packed + 1e200, "hessian must have numbers up to 1e+150"),
+            (lambda packed: packed[:, :-1], "hessian.0 is float64 [2, 20], must be float64 [2, 21]"),
+            (lambda packed: packed[:1], "hessian.0 is float64 [1, 21], must be float64 [2, 21]"),
+        ],
+    )
+    def test_a_matrix_that_is_no_hessian(self, session, change, reason):
+        def changed(name, response):
+            message = Message.unpacked(response)
+            if name == "north" and message.kind == "hessian":
+                arrays = message.arrays | {"hessian.0": change(message.arrays["hessian.0"])}
+                return Message("hessian", message.head, arrays).packed()
+            return response
+
+        problem, w = session[3], np.random.default_rng(0).normal(size=(2, 6))
+        exact = problem.curvature(w)
+        assert np.linalg.eigvalsh(exact.hessian).min() >= 0
+        session[0].link.changed = changed
+        with pytest.raises(UserError) as caught:
+            problem.curvature(w)
+        assert str(caught.value).startswith("site 'north': invalid response to 'hessian': the array ")
+        assert reason in str(caught.value)
 
     def test_a_loss_that_overflows_is_not_recorded_and_warned_about(self, session, caplog):
         """An honest site sends an infinite loss for a diverged model."""
 
         def changed(name, response):
             message = Message.unpacked(response)
-            arrays = message.arrays | {"value": np.full(1, np.inf)}
+            arrays = message.arrays | {"value.0": np.full(1, np.inf)}
             return Message(message.kind, message.head, arrays).packed() if name == "north" else response
 
         session[0].link.changed = changed

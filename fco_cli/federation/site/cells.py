@@ -1,0 +1,106 @@
+"""Small cells: rare categories, extremes, bins and record numbers, and the rows that determine a model's curvature."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import pdtr
+
+from fco_cli.data.preparation import OTHER
+from fco_cli.data.statistics import Summary
+from fco_cli.problem.layout import Array
+from fco_cli.problem.losses.base import Loss
+from fco_cli.problem.losses.classification import Logistic, Softmax
+from fco_cli.problem.losses.regression import Poisson
+from fco_cli.problem.losses.survival import Cox
+
+MIN_DISTINCT = 0.9  # share of distinct values in a column of record numbers
+MAX_CHANCE = 1e-6  # probability that random draws from the range of a column repeat as seldom as its values
+MAX_ROUND = 0.2  # share of multiples of 10 in a column of record numbers
+MIN_PRECISE_ROWS = 10  # values of a column of long record numbers
+
+
+def are_record_numbers(values: Array) -> bool:
+    """Return True if values look like numbers that were assigned to records, not measured.
+
+    At least 90 % are distinct whole numbers and either they repeat less often than random draws from their range would
+    (with probability below 1e-6: serial numbers are assigned without replacement), or most have six digits or more of
+    which the last is not 0, a precision that no measurement of a patient has.
+    """
+    values = values[~np.isnan(values)]
+    count = len(values)
+    if not count or not (np.abs(values) < 2**53).all() or (values != np.rint(values)).any():
+        return False  # beyond 2^53, every number is whole
+    distinct = len(np.unique(values))
+    if distinct < MIN_DISTINCT * count:
+        return False
+    size = float(values.max() - values.min()) + 1
+    if distinct == count:  # probability that uniform draws do not repeat
+        chance = math.exp(np.log1p(-np.arange(count) / size).sum())
+    else:  # about Poisson
+        chance = pdtr(count - distinct, count * (count - 1) / 2 / size)
+    is_serial = chance < MAX_CHANCE
+    is_precise = float(np.median(np.abs(values))) >= 10**5 and (values % 10 == 0).mean() <= MAX_ROUND
+    return bool(is_serial or (is_precise and count >= MIN_PRECISE_ROWS))
+
+
+def effective_rows(loss: Loss, scores: Array) -> Array:
+    """Return Kish's effective number of rows (sum v)^2 / sum v^2 of models [J] with scores [J, C, N].
+
+    v is the curvature of the loss of a row: p (1 - p) of the likeliest class, or exp(score) of counts and hazards. NaN
+    if a score is not finite.
+    """
+    if isinstance(loss, Logistic | Softmax):
+        if scores.shape[1] == 1:
+            scores = np.concatenate([np.zeros_like(scores), scores], axis=1)
+        ordered = np.sort(scores, axis=1) - scores.max(axis=1, keepdims=True)
+        others, total = (np.logaddexp.reduce(one, axis=1) for one in (ordered[:, :-1], ordered))
+        logarithm = others - 2 * total
+    elif isinstance(loss, Poisson | Cox):
+        logarithm = scores[:, 0]
+    else:  # constant, or not larger for few rows
+        logarithm = 0 * scores.sum(axis=1)
+    v = np.exp(logarithm - logarithm.max(axis=1, keepdims=True))
+    return v.sum(axis=1) ** 2 / (v**2).sum(axis=1)
+
+
+def merge_rare(counts: dict[str, int], least: int) -> dict[str, int]:
+    """Return the counts with categories of fewer than `least` rows merged into `other`, which has at least as many."""
+    kept = {name: count for name, count in counts.items() if count >= least and name != OTHER}
+    rest = sum(counts.values()) - sum(kept.values())
+    while kept and 0 < rest < least:
+        rarest = min(kept, key=lambda name: (kept[name], name))
+        rest += kept.pop(rarest)
+    return kept | ({OTHER: rest} if rest else {})
+
+
+def rounded_extremes(x: Array, summary: Summary, least: int) -> tuple[Array, Array]:
+    """Return a lower and an upper bound of most values of every column: means of `least` extreme values, rounded.
+
+    The grid is a power of two, at most the column's standard deviation.
+    """
+    low, high = summary.low.copy(), summary.high.copy()
+    step = grid_steps(summary.moments.scale)
+    for k in np.flatnonzero(summary.moments.count):
+        values = np.sort(x[~np.isnan(x[:, k]), k])
+        low[k] = np.floor(values[:least].mean() / step[k]) * step[k]
+        high[k] = np.ceil(values[-least:].mean() / step[k]) * step[k]
+    return low, high
+
+
+def grid_steps(scale: Array) -> Array:
+    """Return the largest powers of two that do not exceed the scales; 1 for a scale that is 0 or not finite."""
+    valid = np.isfinite(scale) & (scale > 0)
+    return np.exp2(np.floor(np.log2(np.where(valid, scale, 1.0))))
+
+
+def merged_bins(counts: Array, least: int) -> Array:
+    """Return a histogram in which every bin is empty or holds `least` rows, as far as there are as many."""
+    merged, rest, last = np.zeros_like(counts), 0.0, -1
+    for k, count in enumerate(counts):
+        rest += count
+        if rest >= least:
+            merged[k], rest, last = rest, 0.0, k
+    merged[last] += rest  # of the last bin that is not empty, or of the last bin
+    return merged

@@ -1,0 +1,169 @@
+"""Records of experiment=glm.
+
+config.yaml        the resolved configuration
+coefficients.csv   a row per coefficient in the units of the table; .tex and .html: the same table, rounded
+terms.csv          tests of the columns of the table, each with all its coefficients
+covariance.npz     estimates [A] and the covariance matrices [A, A] of all kinds
+clients.csv        estimates of every client from its own rows
+meta.csv           pooled estimates of the clients
+forest.png         clients, pooled and federated estimates of the coefficients with the largest statistics
+linear_model.*     the model for fco-predict, as in the record of a run; maximum likelihood without an exposure only
+result.json        written last; lists all files above
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from typing import Any
+
+from fco_cli.config import GlmRun
+from fco_cli.errors import UserError, require
+from fco_cli.files import write_atomically
+from fco_cli.inference.estimate import COVARIANCES, Estimates, estimate
+from fco_cli.inference.forest import forest_png
+from fco_cli.inference.meta import MetaAnalysis, meta_analysis
+from fco_cli.inference.result import coefficient_files
+from fco_cli.inference.tables import coefficient_lines
+from fco_cli.path.record import as_npz, csv_of_lines, without_nonfinite
+from fco_cli.path.select import limited_threads
+from fco_cli.path.solve import problem_for
+from fco_cli.problem.problem import Problem
+from fco_cli.results import GlmResult, listed_files
+from fco_cli.simulation.process import Stop, Stopwatch, software
+from fco_cli.simulation.record import Record
+
+log = logging.getLogger(__name__)
+FEW_CLIENTS = 30  # cluster-robust standard errors are too small with fewer
+
+
+def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
+    """Return the result of experiment=glm, from its record if it is complete."""
+    record = Record(run.folder)
+    if not run.force and (result := record.result(GlmResult)):
+        log.info("already done (force=true runs it again)")
+        return result
+    check_method(run)
+    log.info("%s: inference with regularizer %s", run.task.name, run.regularizer.name)
+    with limited_threads(run.threads):
+        watch, settings = Stopwatch(), run.glm
+        problem = problem_for(run, run.task.cross_validated().data(run.seed, run.hparams.dtype))
+        options = {"drop": settings.drop, "exposure": settings.exposure, "on_round": stop.check}
+        estimates = estimate(problem, **options)  # type: ignore[arg-type]
+        has_meta = settings.meta and not estimates.is_debiased and problem.data.clients > 1
+        meta = meta_analysis(problem, estimates, settings.level, **options) if has_meta else None  # type: ignore[arg-type]
+        with record.lock(wait=True):  # a second command waits and then reads the result
+            if run.force:
+                (run.folder / "result.json").unlink(missing_ok=True)
+            elif result := record.result(GlmResult):
+                return result
+            record.save_config(run.yaml)
+            return _write(run, problem, estimates, meta, watch.lap())
+
+
+def check_method(run: GlmRun) -> None:
+    """Raise UserError if the standard errors of the method would not hold."""
+    psi, method = run.regularizer.name, run.glm.method
+    if method == "wald" and psi != "none":
+        raise UserError(
+            f"glm.method: got wald, must be debiased with regularizer={psi}, since Wald tests of features that the "
+            "same rows have selected reject too often; or use regularizer=none with features that were chosen before"
+        )
+    allowed = "wald with regularizer=none: unpenalized estimates are not debiased; or regularizer=l1"
+    require(method != "debiased" or psi != "none", "glm.method", method, allowed)
+    balanced = getattr(run.task, "class_weight", None)
+    allowed = "null with experiment=glm: standard errors do not hold for reweighted classes"
+    require(balanced is None, "task.class_weight", balanced, allowed)
+
+
+def _write(
+    run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalysis | None, seconds: float
+) -> dict[str, Any]:
+    """Write all files, `result.json` last, and return the result."""
+    folder, result = run.folder, without_nonfinite(_result(run, problem, estimates, meta, seconds))
+    write_atomically(folder / "coefficients.csv", csv_of_lines(result["coefficients"]))
+    for name, text in coefficient_files(result).items():
+        write_atomically(folder / name, text.encode())
+    if result["terms"]:
+        write_atomically(folder / "terms.csv", csv_of_lines(result["terms"]))
+    kinds = [kind for kind in COVARIANCES if kind != "cluster" or estimates.clients > 1]
+    arrays = {"estimates": estimates.coefficients, **{kind: estimates.covariance(kind) for kind in kinds}}
+    write_atomically(folder / "covariance.npz", as_npz(arrays))
+    if meta is not None and meta.clients:
+        write_atomically(folder / "clients.csv", csv_of_lines(meta.client_lines()))
+    if meta is not None and meta.pooled:
+        write_atomically(folder / "meta.csv", csv_of_lines(result["meta"]))
+        write_atomically(folder / "forest.png", forest_png(result, meta.client_lines()))
+    if not estimates.is_debiased and run.glm.exposure is None:
+        model = estimates.design.start.copy()
+        model[estimates.design.columns] = estimates.weights
+        run.task.export(problem, model, folder)
+    text = json.dumps(result | {"files": listed_files(folder)}, indent=1, allow_nan=False) + "\n"
+    write_atomically(folder / "result.json", text.encode())
+    return json.loads(text)
+
+
+def _result(
+    run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalysis | None, seconds: float
+) -> dict[str, Any]:
+    settings, design, kind = run.glm, estimates.design, run.glm.covariance
+    degrees = estimates.degrees(kind)
+    lines = coefficient_lines(
+        design.names, estimates.coefficients, estimates.covariance(kind), settings.level, degrees, estimates.loss
+    )
+    terms = [{"term": name, **test._asdict()} for name, test in estimates.term_tests.items()]
+    return {
+        "status": "finished",
+        "kind": "glm",
+        "run_id": run.run_id,
+        "identity": asdict(run.identity),
+        "task": run.task.name,
+        "loss": estimates.loss,
+        "regularizer": run.regularizer.name,
+        "strength": getattr(run.regularizer, "strength", None),
+        "method": "debiased" if estimates.is_debiased else "wald",
+        "covariance": kind,
+        "level": settings.level,
+        "degrees": degrees,
+        "weighting": problem.weighting,
+        "rows": estimates.rows,
+        "clients": estimates.clients,
+        "rounds": estimates.rounds,
+        "dispersion": estimates.dispersion,
+        "deviance": estimates.deviance,
+        "null_deviance": estimates.null_deviance,
+        "test": None if estimates.test is None else estimates.test._asdict(),
+        "coefficients": lines,
+        "terms": terms,
+        "selected": estimates.selected,
+        "meta": [] if meta is None else meta.pooled_lines(),
+        "clients_without_fit": {} if meta is None else meta.without,
+        "notes": _notes(run, problem, estimates, meta),
+        "seed": run.seed,
+        "seconds": round(seconds, 3),
+        **software(run.plugins),
+    }
+
+
+def _notes(run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalysis | None) -> list[str]:
+    """Return remarks on the estimates."""
+    design, notes = estimates.design, ["every row counts once (weighting: examples)"]
+    if problem.data.row_weights is not None:
+        notes = ["rows count by their weights, scaled to mean 1; with sampling weights use glm.covariance=hc1"]
+    if design.references:
+        notes.append(f"reference categories: {', '.join(design.references)}")
+    if design.constant:
+        notes.append(f"left out, since constant: {', '.join(design.constant)}")
+    if problem.loss.name == "cox":
+        notes.append("stratified by client: every client has its own baseline hazard; ties by Breslow's method")
+    if run.glm.covariance == "cluster" and estimates.clients < FEW_CLIENTS:
+        notes.append(f"{estimates.clients} clients are few: cluster-robust standard errors are too small")
+    if estimates.is_debiased:
+        notes.append(
+            f"debiased lasso: {len(estimates.selected)} of {len(design.names)} weights non-zero before debiasing"
+        )
+    if meta is not None and meta.without:
+        names = ", ".join(list(meta.without)[:10]) + (", ..." if len(meta.without) > 10 else "")
+        notes.append(f"{len(meta.without)} of {estimates.clients} clients have no fit of their own: {names}")
+    return notes

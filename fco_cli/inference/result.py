@@ -1,0 +1,163 @@
+"""The record of experiment=glm as a Python object, and its printed summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fco_cli.errors import UserError, as_python_errors, require
+from fco_cli.inference.tables import as_html, as_latex, as_text, cells, coefficient_lines, format_p, headings
+from fco_cli.problem.layout import Array
+from fco_cli.results import GlmResult, check_complete, read_result
+from fco_cli.typed_files import BadRecord, read_arrays
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+LARGEST_FILE = 1 << 30  # bytes
+COVARIANCE_NAMES = {
+    "model": "model-based",
+    "hc0": "robust (HC0)",
+    "hc1": "robust (HC1)",
+    "cluster": "robust, clustered by client",
+}
+
+
+@dataclass(frozen=True)
+class RecordedGlm:
+    """Record of experiment=glm."""
+
+    result: dict[str, Any]  # content of result.json
+    folder: Path
+
+    @classmethod
+    def read(cls, folder: str | Path) -> RecordedGlm:
+        """Return the record in a folder; raise UserError if it is not complete."""
+        folder = Path(folder)
+        try:
+            result = read_result(folder, GlmResult)
+            check_complete(folder, GlmResult, result)
+        except BadRecord as problem:
+            raise UserError(f"{folder}: {problem}") from problem
+        return cls(result, folder)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Coefficients with standard errors, tests, intervals and ratios, by name."""
+        return _frame(self.result["coefficients"], "coefficient")
+
+    @property
+    def terms(self) -> pd.DataFrame:
+        """Tests of the columns of the table, by name."""
+        return _frame(self.result["terms"], "term")
+
+    @property
+    def meta(self) -> pd.DataFrame:
+        """Pooled estimates of the clients, by coefficient; empty without a meta-analysis."""
+        return _frame(self.result["meta"], "coefficient")
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """Estimates of every client from its own rows; empty without a meta-analysis."""
+        import pandas as pd
+
+        path = self.folder / "clients.csv"
+        return pd.read_csv(path) if path.is_file() else pd.DataFrame()
+
+    def covariance(self, kind: str | None = None) -> pd.DataFrame:
+        """Return a covariance matrix of the coefficients; by default that of the table.
+
+        `kind` is "model", "hc0", "hc1" or "cluster".
+        """
+        import pandas as pd
+
+        matrix = self._arrays(kind or self.result["covariance"])[1]
+        names = [line["coefficient"] for line in self.result["coefficients"]]
+        return pd.DataFrame(matrix, index=names, columns=names)
+
+    def _arrays(self, kind: str) -> tuple[Array, Array]:
+        """Return the estimates [A] and a covariance matrix [A, A]."""
+        with as_python_errors():
+            require(kind in COVARIANCE_NAMES, "covariance", kind, "one of " + ", ".join(COVARIANCE_NAMES))
+            arrays = read_arrays(self.folder / "covariance.npz", LARGEST_FILE)
+            require(kind in arrays, "covariance", kind, "another: there is one client")
+        return arrays["estimates"], arrays[kind]
+
+    def with_covariance(self, kind: str) -> RecordedGlm:
+        """Return the record with the table of another covariance matrix."""
+        result = self.result
+        estimates, matrix = self._arrays(kind)
+        is_t = result["loss"] == "squared" and result["method"] == "wald" and kind == "model"
+        degrees = result["rows"] - len(estimates) if is_t else None
+        names = [line["coefficient"] for line in result["coefficients"]]
+        lines = coefficient_lines(names, estimates, matrix, result["level"], degrees, result["loss"])
+        return RecordedGlm(result | {"coefficients": lines, "covariance": kind, "degrees": degrees}, self.folder)
+
+    def summary(self, covariance: str | None = None) -> str:
+        """Return the table as text; `covariance` replaces the covariance matrix."""
+        record = self if covariance is None else self.with_covariance(covariance)
+        return "\n".join(summary_lines(record.result))
+
+    def forest(self, coefficients: list[str] | None = None) -> Figure:
+        """Return the forest plot of coefficients; by default of those with the largest statistics."""
+        from fco_cli.inference.forest import forest_figure
+
+        with as_python_errors():
+            if not self.result["meta"]:
+                raise UserError("forest: the record has no meta-analysis: at least two clients need fits of their own")
+            return forest_figure(self.result, self.clients.to_dict("records"), coefficients)  # type: ignore[arg-type]
+
+
+def _frame(lines: list[dict[str, Any]], index: str) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(lines).set_index(index) if lines else pd.DataFrame()
+
+
+def caption(result: dict[str, Any]) -> str:
+    """Return the caption of the table of coefficients."""
+    regression = {"squared": "Linear", "softmax": "Multinomial", "cox": "Cox"}.get(
+        result["loss"], result["loss"].title()
+    )
+    how = "debiased lasso" if result["method"] == "debiased" else "maximum likelihood"
+    count = f"{result['rows']:,} rows of {result['clients']:,} client{'s' if result['clients'] != 1 else ''}"
+    return (
+        f"{regression} regression of {result['task']} ({how}), {count}; {COVARIANCE_NAMES[result['covariance']]} errors"
+    )
+
+
+def summary_lines(result: dict[str, Any]) -> list[str]:
+    """Return the lines of the printed summary."""
+    lines = [caption(result)]
+    if test := result["test"]:
+        lines.append(f"all terms: {describe_test(test)}")
+    measure = "residual sum of squares" if result["loss"] == "squared" else "-2 log likelihood"
+    measure = "deviance" if result["loss"] == "poisson" else measure
+    null = "" if result["method"] == "debiased" else f" (null model: {result['null_deviance']:.6g})"
+    dispersion = f", residual variance {result['dispersion']:.6g}" if result["loss"] == "squared" else ""
+    lines.append(f"{measure} {result['deviance']:.6g}{null}{dispersion}, {result['rounds']} rounds")
+    lines += as_text(headings(result), [cells(line) for line in result["coefficients"]])
+    if grouped := [line for line in result["terms"] if line["numerator"] > 1]:
+        lines += [f"{line['term']}: {describe_test(line)}" for line in grouped]
+    return [*lines, *result["notes"]]
+
+
+def describe_test(test: dict[str, Any]) -> str:
+    """Return a test in one line."""
+    numerator, denominator, value = test["numerator"], test["denominator"], test["statistic"]
+    p = format_p(test["p"])
+    p = f"p {p}" if p.startswith("<") else f"p = {p}"
+    if denominator is None:
+        return f"likelihood ratio {value:.4g} on {numerator} df, {p}"
+    return f"F = {value:.4g} on {numerator} and {denominator} df, {p}"
+
+
+def coefficient_files(result: dict[str, Any]) -> dict[str, str]:
+    """Return the table of coefficients as LaTeX and HTML files."""
+    head, rows = headings(result), [cells(line) for line in result["coefficients"]]
+    return {
+        "coefficients.tex": as_latex(head, rows, caption(result)),
+        "coefficients.html": as_html(head, rows, caption(result), result["notes"]),
+    }

@@ -1,0 +1,70 @@
+"""Debiased lasso: nodewise inverse, limits and coverage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fco_cli.inference.debiased import nodewise_inverse, nodewise_penalty
+from fco_cli.inference.estimate import estimate
+from fco_cli.problem.regularizers import all_regularizers
+
+l1 = all_regularizers()["l1"]
+
+
+def gram(rows: int = 60, features: int = 5) -> np.ndarray:
+    x = np.random.default_rng(0).standard_normal((rows, features)) @ np.diag(np.arange(1.0, features + 1))
+    x[:, 1] += x[:, 0]
+    return x.T @ x / rows
+
+
+def test_rows_satisfy_the_optimality_conditions():
+    """|H theta_j - e_j| is at most the penalty divided by the residual variance, in units of the features."""
+    hessian = gram()
+    inverse = nodewise_inverse(hessian, np.zeros(5, bool), 60)
+    deviation = np.sqrt(np.diag(hessian))
+    scaled, theta = hessian / np.outer(deviation, deviation), inverse * np.outer(deviation, deviation)
+    for j in range(5):
+        violation = np.abs(scaled @ theta[j] - np.eye(5)[j])
+        assert np.delete(violation, j).max() <= nodewise_penalty(60, 5) * theta[j, j] + 1e-7
+        assert violation[j] < 1e-9
+
+
+def test_many_rows_give_the_inverse():
+    hessian = gram()
+    inverse = nodewise_inverse(hessian, np.array([True, False, False, False, False]), 10**14)
+    np.testing.assert_allclose(inverse, np.linalg.inv(hessian), rtol=1e-4, atol=1e-6)
+
+
+def test_a_vanishing_penalty_gives_maximum_likelihood(problem_of):
+    """Features with factor 0 are unpenalized: all of them, or one of them beside a tiny penalty."""
+    exact = estimate(problem_of("logistic"))
+    free = estimate(problem_of("logistic", psi=l1(strength=0.0)))
+    assert not free.is_debiased
+    np.testing.assert_array_equal(free.coefficients, exact.coefficients)
+    tiny = estimate(problem_of("logistic", psi=l1(strength=1e-6)))
+    assert tiny.is_debiased
+    assert tiny.test is None
+    np.testing.assert_allclose(tiny.coefficients, exact.coefficients, atol=1e-5)
+
+
+def test_the_penalty_is_removed(problem_of):
+    """The debiased estimate lies nearer to the truth than the lasso, which is 0 here."""
+    problem = problem_of("squared", rows=300, psi=l1(strength=0.8))
+    ours = estimate(problem)
+    assert len(ours.selected) < 4
+    assert np.abs(ours.coefficients[1] - 0.6) < 3 * np.sqrt(ours.covariance("model")[1, 1])
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+@pytest.mark.parametrize("index", [0, 1, -2])
+def test_coverage(monkeypatch, index):
+    """docs/inference.md has the numbers of 1,000 federations; 60 suffice to notice an error of a few percent."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    from benchmarks.coverage import CASES, coverage
+
+    share = coverage(CASES[index], 60)[0]
+    assert 0.91 <= share <= 0.985

@@ -1,0 +1,72 @@
+"""Published tables: agreement with statsmodels on the pooled rows, and the numbers of docs/inference.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fco_cli.api import glm
+from fco_cli.data.fitted import FittedModel
+
+FOLDERS = {"heart": "heart_disease", "crime": "communities_crime", "eicu": "eicu_demo"}
+DROPPED = {"eicu": ["ventday1", "ima"]}  # collinear; separates the labels
+TOLERANCE = 1e-8
+DOCUMENT = Path(__file__).parents[2] / "docs" / "inference.md"
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+@pytest.mark.parametrize("task", FOLDERS)
+def test_statsmodels_on_pooled_rows(task, real_data, tmp_path):
+    sm = pytest.importorskip("statsmodels.api")
+    from fco_cli.config import Run
+    from fco_cli.config.compose import compose
+
+    words = [f"task={task}", f"task.data_dir={real_data(FOLDERS[task])}"]
+    drop = f"glm.drop=[{','.join(DROPPED.get(task, []))}]"
+    record = glm(*words, f"output_dir={tmp_path}", drop, "glm.meta=false")
+    data = Run.of(compose(words)).task.cross_validated().data(0, "float64")
+    preparation = FittedModel.read(record.folder).preparation
+    x = np.asarray(data.training.x) * preparation.scale + preparation.mean
+    kept = [data.features.index(name) for name in record.table.index[1:]]
+    x, y = sm.add_constant(x[:, kept]), data.training.y
+    is_linear = data.loss.name == "squared"
+    model = sm.OLS(y, x) if is_linear else sm.GLM(y, x, family=sm.families.Binomial())
+    accuracy = {} if is_linear else {"tol": 1e-14, "maxiter": 100}
+    others = {"model": {}, "hc0": {"cov_type": "HC0"}}
+    others |= {"hc1": {"cov_type": "HC1"}} if is_linear else {}
+    others |= {"cluster": {"cov_type": "cluster", "cov_kwds": {"groups": data.training.owners}}}
+    for kind, options in others.items():
+        theirs, ours = model.fit(**options, **accuracy), record.with_covariance(kind).table
+        np.testing.assert_allclose(ours["estimate"], theirs.params, rtol=TOLERANCE)
+        np.testing.assert_allclose(ours["error"], theirs.bse, rtol=TOLERANCE)
+        np.testing.assert_allclose(ours["p"], theirs.pvalues, rtol=1e-6, atol=1e-12)
+    theirs, test = model.fit(**accuracy), record.result["test"]
+    statistic = theirs.fvalue if is_linear else theirs.null_deviance - theirs.deviance
+    assert test["statistic"] == pytest.approx(statistic, rel=TOLERANCE)
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+def test_the_worked_example(here, real_data, tmp_path):
+    """docs/inference.md, "Worked example", by the command that stands there."""
+    here("experiment=glm", "task=heart", f"task.data_dir={real_data('heart_disease')}", f"output_dir={tmp_path}")
+    (record,) = tmp_path.glob("heart/*/result.json")
+    result = json.loads(record.read_text())
+    lines = {line["coefficient"]: line for line in result["coefficients"]}
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([<\d.]+) \|$", DOCUMENT.read_text(), re.M)
+    assert len(rows) == 5
+    for name, ratio, low, high, p in rows:
+        line = lines[name]
+        for stated, value in zip(
+            (ratio, low, high), (line["ratio"], line["ratio_low"], line["ratio_high"]), strict=True
+        ):
+            assert float(stated) == pytest.approx(value, abs=0.0051)
+        assert (p == "<0.001") == (line["p"] < 0.001)
+    assert result["clients_without_fit"].keys() == {"hungarian", "switzerland"}
+    fixed = next(line for line in result["meta"] if line["coefficient"] == "sex")
+    assert fixed["fixed"] - 1.96 * fixed["fixed_error"] == pytest.approx(0.52, abs=0.005)
