@@ -128,6 +128,7 @@ def test_a_path_is_that_of_a_sweep_and_of_the_command(place, here):
     assert (path.folder / "result.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.ci
 def test_a_check_of_the_theorems_is_that_of_a_sweep():
     words = ("theory.rounds=[4,8]", "theory.steps=[1,2]", "theory.clients=[2]", "theory.rates=[0.0625]")
     checked = api.theory(*words, "theory.seeds=2", "theory.dimension=4")

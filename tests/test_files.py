@@ -109,6 +109,7 @@ print(len(names))
 """
 
 
+@pytest.mark.ci
 def test_every_module_can_be_imported_on_windows():
     """Windows has no fcntl, no resource and no user ids."""
     done = subprocess.run([sys.executable, "-c", ON_WINDOWS], capture_output=True, text=True)

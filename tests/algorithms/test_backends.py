@@ -133,7 +133,9 @@ class GaussNewton(Federated):
 GaussNewton.__module__ = "not_imported"  # unregistered: the registry lists classes of imported modules
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy", pytest.param("machine", marks=pytest.mark.machine_code)])
+@pytest.mark.parametrize(
+    "backend", ["numba", "numpy", pytest.param("machine", marks=[pytest.mark.ci, pytest.mark.machine_code])]
+)
 def test_matrices_and_scalars_travel(backend, make_problem, regularizer, cohorts_of, make_hparams):
     """One round of Newton's method solves the least-squares problem."""
     from fco_cli.algorithms import Varying

@@ -49,7 +49,9 @@ def contributions(problem, m, clip_norm=np.inf):
     return u * np.minimum(1, clip_norm / np.linalg.norm(u, axis=1))[:, None]
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy", pytest.param("machine", marks=pytest.mark.machine_code)])
+@pytest.mark.parametrize(
+    "backend", ["numba", "numpy", pytest.param("machine", marks=[pytest.mark.ci, pytest.mark.machine_code])]
+)
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 @pytest.mark.parametrize("clip_norm", [np.inf, 2.0])
 def test_clients_send_the_mean_moments_of_clipped_rows(loss, clip_norm, backend, moments_of, make_problem):

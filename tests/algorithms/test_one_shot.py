@@ -64,6 +64,7 @@ def test_dlsa_is_exact_for_the_squared_loss(make_problem, regularizer, one_round
     assert residual_of(problem, one_round("dlsa", problem)) < 1e-9
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 @pytest.mark.parametrize(("name", "loss"), [("csl", "squared"), ("dlsa", "logistic"), ("debiased_average", "squared")])
 def test_with_several_clients_they_are_biased(name, loss, make_problem, regularizer, one_round):

@@ -54,6 +54,7 @@ def rounds_to(name, problem, rate, make_algorithm, full_cohort, residual=1e-8, m
     return np.inf
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_ill_conditioned_problems_take_few_rounds(loss, make_problem, make_algorithm, full_cohort, regularizer):

@@ -167,6 +167,7 @@ def test_an_interrupted_sweep_continues_to_the_same_files(how, tmp_path):
     assert_same_records(tmp_path / "interrupted", tmp_path / "straight")
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing loads early")
 @pytest.mark.parametrize("how", ["refused", "killed"])
 def test_a_sweep_that_ends_while_its_workers_load_leaves_none_of_them(how, tmp_path):

@@ -11,7 +11,7 @@ from fco_cli.kernels.tridiagonal import LANES, eigenvectors
 from fco_cli.problem.regularizers import BlockInfo
 from fco_cli.problem.regularizers.nuclear import Nuclear
 
-pytestmark = pytest.mark.machine_code
+pytestmark = [pytest.mark.ci, pytest.mark.machine_code]
 
 
 def compute_eigenvectors(diagonal, off_diagonal):

@@ -168,6 +168,7 @@ class Killed(Exception):
     """End of a process between two rounds."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("largest", [300, 0], ids=["whole Hessian", "working set"])
 def test_a_killed_solve_resumes_after_its_last_round(monkeypatch, largest):
     monkeypatch.setattr(working_set, "FULL_HESSIAN", largest)

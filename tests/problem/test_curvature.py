@@ -111,7 +111,7 @@ def second_derivatives(problem, scores):
     return one[:, None, None]
 
 
-@pytest.mark.parametrize("machine", [False, pytest.param(True, marks=pytest.mark.machine_code)])
+@pytest.mark.parametrize("machine", [False, pytest.param(True, marks=[pytest.mark.ci, pytest.mark.machine_code])])
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss != "cox"])
 def test_the_hessian_is_the_weighted_sum_of_outer_products(loss, machine):
     problem = with_weights(problem_of(loss))
@@ -127,7 +127,7 @@ def test_the_hessian_is_the_weighted_sum_of_outer_products(loss, machine):
     np.testing.assert_allclose(problem.curvature(w[None]).hessian[0], expected, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("machine", [False, pytest.param(True, marks=pytest.mark.machine_code)])
+@pytest.mark.parametrize("machine", [False, pytest.param(True, marks=[pytest.mark.ci, pytest.mark.machine_code])])
 def test_the_cox_hessian_is_the_sum_of_the_covariances_in_risk_sets(machine):
     problem = problem_of("cox")
     (w,), expected = models_of(problem, 1), np.zeros((5, 5))
@@ -152,6 +152,7 @@ def test_chosen_columns_are_a_part_of_the_whole(loss):
         np.testing.assert_array_equal(part.gradient, whole.gradient)
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 @pytest.mark.parametrize("loss", ["logistic", "cox", "softmax"])
 def test_a_job_has_equal_bits_alone_and_in_a_stack_and_clients_are_added_in_order(loss):

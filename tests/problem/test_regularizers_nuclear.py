@@ -11,7 +11,7 @@ from fco_cli.kernels.tiles import TILE, empty_tiles, to_tiles
 from fco_cli.problem.regularizers import BlockInfo
 from fco_cli.problem.regularizers.nuclear import Nuclear, NuclearBall
 
-pytestmark = pytest.mark.machine_code
+pytestmark = [pytest.mark.ci, pytest.mark.machine_code]
 
 
 def singular_value_thresholding(z, threshold):

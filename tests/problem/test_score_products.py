@@ -89,6 +89,7 @@ def test_site_biases_leave_efficient_scores():
     np.testing.assert_allclose(clients, sums.T @ sums, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 @pytest.mark.parametrize("loss", ["logistic", "softmax", "cox"])
 def test_sites_give_the_bits_of_the_simulation(loss):

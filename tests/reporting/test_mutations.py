@@ -162,9 +162,11 @@ def assert_sane(root: Path, sound: Path, damaged: Path, what: object) -> bool:
     return False
 
 
-# By default only every third damage is applied (every third value per field), and one in twelve survivors is drawn.
+# By default only every twelfth damage is applied, and one in forty survivors is drawn; every third and twelfth in CI.
 @pytest.mark.usefixtures("quick_figures")
-@pytest.mark.parametrize(("done", "drawn"), [(3, 12), pytest.param(1, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("done", "drawn"), [(12, 40), pytest.param(3, 12, marks=pytest.mark.ci), pytest.param(1, 1, marks=pytest.mark.slow)]
+)
 def test_damaged_record_is_listed_or_drawn(records, pair, tmp_path, monkeypatch, done, drawn):
     sound, damaged = pair
     monkeypatch.chdir(tmp_path)

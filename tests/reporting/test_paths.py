@@ -61,6 +61,7 @@ def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [
@@ -90,6 +91,7 @@ def test_a_matrix_shows_its_singular_values(tmp_path):
     assert (path.weights[:, 0] >= path.weights[:, 1]).all()
 
 
+@pytest.mark.ci
 def test_report_of_paths_only(tmp_path):
     """Test two paths of one task, with a spreadsheet formula as the name of a client."""
     for name in ("one", "other"):

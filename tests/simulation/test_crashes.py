@@ -58,6 +58,7 @@ def chosen(count: int, some: int) -> list[int]:
 BUDGETS = [pytest.param(2, id="some"), pytest.param(1000, id="all", marks=pytest.mark.slow)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("some", BUDGETS)
 @pytest.mark.parametrize("code", ["ENOSPC", "EIO", "EACCES"])
 @pytest.mark.parametrize("kind", KINDS[:3])

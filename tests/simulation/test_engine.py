@@ -68,6 +68,7 @@ def large_batches(monkeypatch):
 ALL_ROWS = {"rounds": "auto", "most_rounds": 90, "tolerance": 0.3, "clients_per_round": "all", "batch_size": 100}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("changes", [{}, {"eval_every": 3}, ALL_ROWS])
 def test_batches_of_evaluated_rounds_do_not_change_results(large_batches, make_setup, simulation_of, simulate, changes):
     """Diverged and converged jobs leave in the same round and with the same model as without batches."""

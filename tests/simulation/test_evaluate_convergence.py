@@ -86,6 +86,7 @@ def test_the_number_of_remaining_rounds(make_problem, regularizer):
     assert still.line.startswith("not converged: the residual no longer decreases")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("algo", ["centralized", "zhj"])
 def test_jobs_leave_when_they_have_converged(make_setup, simulate, algo):
     """Every job leaves in its own round, with the same bits as alone, also when resumed from a snapshot."""

@@ -179,6 +179,7 @@ def until_converged(make_hparams):
     return make_hparams(**options)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("psi", PSI)
 @pytest.mark.parametrize("scale", SCALES)
 def test_converged_models_are_optimal(problem_of, exact_of, until_converged, make_algorithm, scale, psi):

@@ -158,6 +158,7 @@ def test_rank_takes_precedence_over_density(records, board):
     assert method_results(records)["zhj"].structure_rounds == [2]
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("quick_figures")
 def test_incomplete_records_are_shown(records, tmp_path):
     """Test records without costs, with different rounds per seed, or starting at the optimum."""
@@ -253,6 +254,7 @@ def test_figure_of_a_problem_has_a_row_per_family_and_a_column_per_cost(records,
     assert bias.get_xydata() == pytest.approx(np.array([[0.3, 1e-3], [1, 1e-2]]))
 
 
+@pytest.mark.ci
 def test_few_round_methods_are_compared_by_rounds_bytes_and_queries(records, board, tmp_path):
     kib, sites = 1024, 4
     costs = {"experiment": "few_rounds", "density": np.zeros(3)}
@@ -291,6 +293,7 @@ def test_heterogeneity_is_compared_across_experiments(records, board):
     assert falling.get_xdata() == pytest.approx([1.0])
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("quick_figures")
 def test_page_and_tables(records, board, tmp_path):
     """Test that studies of the leaderboard appear only in its section."""

@@ -42,6 +42,7 @@ def metrics(run):
         return list(csv.reader(file))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("psi", ["l1", "l2_ball"])
 def test_a_stack_of_auto_and_numbers(tmp_path, psi):
     """auto gives the results of the corresponding number, in a stack with other rates and strengths."""

@@ -211,6 +211,7 @@ def test_invalid_grids_are_rejected(change, key):
         replace(GRID, **change)
 
 
+@pytest.mark.ci
 def test_a_result_of_other_code_or_configuration_is_not_reused(tmp_path, monkeypatch, findings):
     checks = []
     monkeypatch.setattr("fco_cli.theory.run.check", lambda *given: checks.append(1) or findings)

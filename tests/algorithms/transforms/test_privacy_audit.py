@@ -100,6 +100,7 @@ OPPOSITE = (np.eye(ROWS)[0], 1e3), (np.eye(ROWS)[0], -1e3)
 ORTHOGONAL = (1e3 * np.eye(ROWS)[0], 0.0), (1e3 * np.eye(ROWS)[1], 0.0)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "canaries", "noise"), [("fedavg", OPPOSITE, 3.0), ("moments", ORTHOGONAL, 2.0)])
 def test_the_attack_stays_below_the_accounted_epsilon_and_exceeds_it_without_noise(name, canaries, noise, messages):
     def attack(multiplier):

@@ -74,7 +74,9 @@ def one_step(make_problem, make_algorithm, cohorts_of, make_hparams):
     return send
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy", pytest.param("machine", marks=pytest.mark.machine_code)])
+@pytest.mark.parametrize(
+    "backend", ["numba", "numpy", pytest.param("machine", marks=[pytest.mark.ci, pytest.mark.machine_code])]
+)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_step_is_the_sum_of_clipped_row_gradients_and_noise(loss, backend, one_step):
     sent, problem, cohort = one_step(loss, 0.3, 0.5, backend, clip_norm=1.5, noise_multiplier=0.7)
@@ -130,6 +132,7 @@ def test_without_clipping_and_noise_the_iterates_are_bitwise_those_of_the_plain_
     np.testing.assert_array_equal(*models)
 
 
+@pytest.mark.ci
 @pytest.mark.machine_code
 @pytest.mark.parametrize("name", ["fedavg", "feddualavg"])
 def test_without_clipping_and_noise_machine_code_agrees_with_the_plain_method(

@@ -143,6 +143,7 @@ def masked_means(setups):
     return send
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_two_of_three_sites_have_the_whole_noise(masked_means, weighting):
     """The sum of all three has sqrt(3 / 2) times the noise."""
