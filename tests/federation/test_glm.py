@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_module
 
+from fco_cli.commands.federation_demo import Loopback
 from fco_cli.config import GlmRun
 from fco_cli.config.schemas import register
 from fco_cli.errors import UserError
@@ -263,3 +266,22 @@ def test_a_lost_site_repeats_one_round(simulated, at_sites):
     sites.connect = connected
     sites.disconnect()
     assert_same_bytes(simulated("logistic"), run(one), "covariance.npz", "coefficients.csv", "clients.csv")
+
+
+@pytest.mark.ci
+def test_real_sites(hospitals, simulated, tmp_path):
+    """Three sites as processes, over NVIDIA FLARE: the bytes of the simulation, exact and with masks."""
+    pytest.importorskip("nvflare")
+    data = {name: hospitals("logistic") / f"{name}.npz" for name in NAMES}
+    with Loopback(tmp_path / "parties", data) as federation:
+        federation.up()
+        home = federation.home("coordinator")
+        where = ["federation=flare", f"federation.sites=[{','.join(NAMES)}]", f"federation.home={home}"]
+        for words in ([], ["hparams.fraction_bits=40", "glm.covariance=cluster", "glm.meta=false"]):
+            masks = ["federation.masks=true"] if words else []
+            output = f"output_dir={tmp_path}/real{len(words)}"
+            arguments = ["experiment=glm", "task.loss=logistic", *words, *where, *masks, output]
+            subprocess.run([sys.executable, "-m", "fco_cli.commands.run", *arguments], check=True, timeout=300)
+            (made,) = (tmp_path / f"real{len(words)}").rglob("result.json")
+            assert_same_bytes(simulated("logistic", *words), made.parent, "covariance.npz", "coefficients.csv")
+            assert (made.parent / "meta.csv").exists() == (not words)
