@@ -342,7 +342,6 @@ class GlmRun(Run):
     def check_combinations(self) -> None:
         super().check_combinations()
         require(self.task.model.convex, "model", self.task.model.name, "linear with experiment=glm")
-        require(not self.is_remote, "federation", self.federation.name, "none with experiment=glm")
         require(self.transform.name == "none", "transform", self.transform.name, "none with experiment=glm")
         allowed = "examples with experiment=glm: the likelihood counts every row once"
         require(self.hparams.weighting == "examples", "hparams.weighting", self.hparams.weighting, allowed)

@@ -252,9 +252,13 @@ class GlmSettings:
     drop: list[str] = field(default_factory=list)  # features or columns that are left out
     exposure: str | None = None  # column whose logarithm is added to the scores of counts
     meta: bool = True  # add the clients' own fits and their meta-analysis
+    tests: bool = True  # likelihood-ratio tests of the columns, which need a fit without each
+    robust: bool = True  # add robust covariance matrices, which need sums of outer products of gradients
 
     def __post_init__(self) -> None:
         require(self.method in GLM_METHODS, "glm.method", self.method, "one of " + ", ".join(GLM_METHODS))
         allowed = "one of " + ", ".join(GLM_COVARIANCES)
         require(self.covariance in GLM_COVARIANCES, "glm.covariance", self.covariance, allowed)
         require(0 < self.level < 1, "glm.level", self.level, "above 0, below 1")
+        allowed = "model with glm.robust=false"
+        require(self.robust or self.covariance == "model", "glm.covariance", self.covariance, allowed)

@@ -58,6 +58,7 @@ COMMENTS = {  # above the keys in `site.yaml`
     "share_names": "names of features and classes; false: features are named x0, x1, ...",
     "share_accuracy": "numbers of correctly classified rows, and mean squared losses, for standard errors",
     "share_histograms": "of held-out scores, for the AUC, and of columns, for medians",
+    "share_estimates": "estimates from this site's rows alone (meta-analysis); products of its gradient in masked sums",
     "losses": "allowed losses",
     "algorithms": "allowed algorithms",
     "regularizers": "allowed regularizers",
@@ -98,6 +99,7 @@ class Policy:
     share_names: bool = True
     share_accuracy: bool = False
     share_histograms: bool = False
+    share_estimates: bool = False
     losses: list[str] | None = None
     algorithms: list[str] | None = None
     regularizers: list[str] | None = None
@@ -187,6 +189,7 @@ _EXACT: dict[str, Any] = {
     "max_parameters_per_row": None,
     "share_accuracy": True,
     "share_histograms": True,
+    "share_estimates": True,
     "colluding_sites": 0,
 }
 PRESETS = {

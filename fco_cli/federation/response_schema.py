@@ -120,10 +120,14 @@ class RowCounts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SplitRows(Response, kw_only=True):
-    """Response to `prepare`: the rows of every fit, and scores per row."""
+    """Response to `prepare`: the rows of every fit, and scores per row.
+
+    `estimates` is true if the site takes part in fits of its rows alone.
+    """
 
     fits: Annotated[list[RowCounts], Meta(min_length=1)]
     outputs: Outputs
+    estimates: bool = False
 
 
 class Known(Response, kw_only=True):

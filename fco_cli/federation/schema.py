@@ -186,16 +186,26 @@ class EvaluatedModels(FitModels, kw_only=True):
     noise: Noise | None = None
 
 
+class Scores(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Outer products of gradients, times 2^exponent: their sum over rows and, if `clients`, that of the site's sum."""
+
+    clients: bool
+    exponent: Annotated[int, Meta(ge=0, le=62)]
+
+
 class CurvedModels(FitModels, kw_only=True):
     """Models of one fit whose loss and gradient are evaluated, the Hessian at the first `hessians` of them.
 
-    `columns` are indices of the parameters to which the Hessians are restricted; null: all.
+    `columns` are indices of the parameters to which the Hessians are restricted; null: all. `scores` needs one Hessian.
     """
 
     hessians: Annotated[int, Meta(ge=0, lt=2**31)]
     columns: Annotated[list[Column], Meta(min_length=1)] | None = None
+    scores: Scores | None = None
 
     def __post_init__(self) -> None:
+        if self.scores is not None and self.hessians != 1:
+            raise ValueError("scores: need one model with a Hessian")
         if self.hessians > self.jobs:
             raise ValueError(f"hessians: must be from 0 to {self.jobs}, the number of models")
         if self.columns is not None and sorted(set(self.columns)) != self.columns:

@@ -24,31 +24,14 @@ from fco_cli.errors import UserError, require
 from fco_cli.inference.debiased import nodewise_inverse
 from fco_cli.inference.design import Design, design_of
 from fco_cli.inference.fit import check_design, check_maximum, fit_columns
+from fco_cli.inference.sums import ClientSums, SumOptions, Sums
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.quadratic_solver import scalar_forms
-from fco_cli.problem.score_products import score_products_of
 
 COVARIANCES = ("model", "hc0", "hc1", "cluster")
 LIKELIHOODS = ("squared", "logistic", "poisson", "softmax", "cox")
 NEGLIGIBLE = 1e-7  # relative KKT residual of a fit that rounding has stopped
-
-
-class Sums(NamedTuple):
-    """Sums over clients at one model, for the estimated weights."""
-
-    value: float
-    gradient: Array  # [A]
-    hessian: Array  # [A, A]
-    rows: Array  # [A, A], outer products of the gradients of rows
-    clients: Array  # [A, A], outer products of the gradients of clients
-
-
-def sums_at(problem: Problem, w: Array, columns: Array) -> Sums:
-    """Return the sums over clients at a model w [P]: everything that covariance matrices need, in one pass."""
-    own = problem.curvature(w[None], columns)
-    products = score_products_of(problem.data, problem.weights, problem.model, problem.loss, w, columns)
-    return Sums(float(own.value[0]), own.gradient[0, columns], own.hessian[0], *products.unpacked())
 
 
 class Test(NamedTuple):
@@ -98,20 +81,29 @@ class Estimates:
         is_t = self.loss == "squared" and kind == "model" and not self.is_debiased
         return self.rows - len(self.weights) if is_t else None
 
+    @property
+    def kinds(self) -> list[str]:
+        """Covariance matrices that the sums determine; clusters need two clients."""
+        missing = {"hc0", "hc1", "cluster"} if self.sums.rows is None else set[str]()
+        if self.sums.clients is None or self.clients < 2:
+            missing.add("cluster")
+        return [kind for kind in COVARIANCES if kind not in missing]
+
     def covariance(self, kind: str) -> Array:
         """Return a covariance matrix [A, A] of the coefficients; `kind` is one of COVARIANCES."""
         require(kind in COVARIANCES, "covariance", kind, "one of " + ", ".join(COVARIANCES))
+        require(kind in self.kinds, "covariance", kind, f"one of {', '.join(self.kinds)}: no other sums were requested")
         size = len(self.selected) if self.is_debiased else len(self.weights)
         if kind == "model":
             factor = 2 * self.dispersion if self.loss == "squared" else 1.0
             middle = factor * self.sums.hessian / self.rows
         elif kind == "cluster":
-            if self.clients < 2:
-                raise UserError("covariance: got cluster, must be another for one client")
             is_corrected = self.loss != "cox"
             factor = self.clients / (self.clients - 1) * (self.rows - 1) / (self.rows - size) if is_corrected else 1.0
+            assert self.sums.clients is not None
             middle = factor * self.sums.clients
         else:
+            assert self.sums.rows is not None
             middle = (self.rows / (self.rows - size) if kind == "hc1" else 1.0) * self.sums.rows
         return self.design.covariance(self.inverse @ middle @ self.inverse.T)
 
@@ -131,30 +123,34 @@ def estimate(
     exposure: str | None = None,
     with_tests: bool = True,
     on_round: Callable[[], None] = lambda: None,
+    options: SumOptions = SumOptions(),  # noqa: B008 (immutable)
 ) -> Estimates:
     """Return the maximum-likelihood estimates or, with an l1 regularizer, debiased ones.
 
     `drop` are features or columns that are left out. The logarithm of `exposure`, a feature, is an offset of the scores
-    of counts. `with_tests` adds likelihood-ratio tests of the terms.
+    of counts. `with_tests` adds likelihood-ratio tests of the terms. `options` are those of the sums over clients.
     """
     check_problem(problem)
     if exposure is not None:
         problem = with_log(problem, exposure)
     design = design_of(problem, drop, exposure)
+    own_sums = ClientSums(problem, design.columns, options)
     if is_penalized(problem, design):
-        return _estimate_debiased(problem, design, on_round)
-    first = check_design(problem, design)
+        return _estimate_debiased(own_sums, design, on_round)
+    first = check_design(own_sums, design)
     null = np.setdiff1d(design.columns, design.columns[design.weights_of(_slopes(design))])
     terms = {} if problem.loss.quadratic or not with_tests else design.terms
     sets = [design.columns, *([null] if len(null) else [])]
     sets += [columns for places in terms.values() if len(columns := design.columns_without(places))]
-    fits = fit_columns(problem, design.start, sets, on_round)
+    fits = fit_columns(own_sums, design.start, sets, on_round)
     full = fits[0]
-    sums = sums_at(problem, full.w[0], design.columns)
-    check_maximum(design, first, sums.hessian, bool(full.converged[0] or full.solutions.residuals[0] < NEGLIGIBLE))
+    sums = own_sums.at(full.w[0])
+    check_maximum(
+        design, first.hessian[0], sums.hessian, bool(full.converged[0] or full.solutions.residuals[0] < NEGLIGIBLE)
+    )
     inverse = np.linalg.inv(sums.hessian)
     inverse = (inverse + inverse.T) / 2
-    at_start = float(problem.risk(design.start[None], gradient=False).value[0])
+    at_start = float(first.value[0])
     null_value = float(fits[1].value[0]) if len(null) else at_start
     values = iter(float(fit.value[0]) for fit in fits[len(sets) - len(terms) :])
     rows, size = int(problem.data.sizes.sum()), len(design.columns)
@@ -230,20 +226,21 @@ def _test(rows: int, size: int, restricted: float, full: float, count: int, is_q
     return Test.of(max(0.0, 2 * rows * (restricted - full)), count)
 
 
-def _estimate_debiased(problem: Problem, design: Design, on_round: Callable[[], None]) -> Estimates:
+def _estimate_debiased(own_sums: ClientSums, design: Design, on_round: Callable[[], None]) -> Estimates:
     """Return the lasso plus one Newton step with an approximate inverse Hessian (van de Geer et al., 2014)."""
-    (fit,) = fit_columns(problem, design.start, [design.columns], on_round)
+    problem = own_sums.problem
+    null = float(own_sums.quadratic(design.start).value[0])
+    (fit,) = fit_columns(own_sums, design.start, [design.columns], on_round)
     if not (fit.converged[0] or fit.solutions.residuals[0] < NEGLIGIBLE):
         raise UserError("glm: the lasso has not converged; rescale the columns or raise regularizer.strength")
     w = fit.w[0]
-    sums = sums_at(problem, w, design.columns)
+    sums = own_sums.at(w)
     rows = int(problem.data.sizes.sum())
     inverse = nodewise_inverse(sums.hessian, penalties(problem, design) == 0, rows)
     own = w[design.columns]
     nonzero = np.flatnonzero(own)
     names = [design.names[k] for k, place in enumerate(design.weights_of(np.arange(len(own)))) if place in nonzero]
     dispersion = rows * sums.value / max(1, rows - len(nonzero)) if problem.loss.quadratic else 1.0
-    null = float(problem.risk(design.start[None], gradient=False).value[0])
     return Estimates(
         design, own - inverse @ sums.gradient, inverse, sums, rows, problem.data.clients, problem.loss.name,
         dispersion, True, names, int(fit.rounds.max()), null, None, {},

@@ -11,46 +11,47 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.inference.design import LISTED, Design, check_rank
-from fco_cli.path.round import Evaluate, evaluate_round
+from fco_cli.inference.sums import ClientSums
 from fco_cli.path.second_order import Fit, advance
 from fco_cli.problem.curvature import Quadratic
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 
 TOLERANCE = 1e-12  # on the relative KKT residual
+FIXED_POINT = 2.0**12  # the same with fixed-point sums, in units of their last bit
 MAX_ROUNDS = 200
 SEPARATED = 1e-7  # curvature along a direction, relative to that at the start, below which there is no maximum
 
 
 class RestrictedFit(Fit):
-    """Fit of some columns; all other weights keep their initial values."""
+    """Fit of some columns; all other weights keep their initial values. Every round has a Hessian."""
 
-    def __init__(self, problem: Problem, start: Array, columns: Array):
-        super().__init__(problem, problem.regularizer.numbers, start[None], columns, TOLERANCE)
+    def __init__(self, problem: Problem, start: Array, columns: Array, tolerance: float = TOLERANCE):
+        super().__init__(problem, problem.regularizer.numbers, start[None], columns, tolerance)
         self.is_estimated = np.isin(np.arange(problem.layout.size), columns)
 
     def receive(self, answer: Quadratic, round_number: int) -> None:
         super().receive(answer._replace(gradient=answer.gradient * self.is_estimated), round_number)
+        self.needs_hessians = True
 
     def _extend_columns(self) -> None:
         """Keep the columns."""
 
 
 def fit_columns(
-    problem: Problem,
-    start: Array,
-    columns: Sequence[Array],
-    on_round: Callable[[], None],
-    evaluate: Evaluate = evaluate_round,
+    sums: ClientSums, start: Array, columns: Sequence[Array], on_round: Callable[[], None]
 ) -> list[RestrictedFit]:
     """Return a fit for every set of columns; all begin at `start` [P], with 0 in the columns that are left out."""
-    fits = [RestrictedFit(problem, start, own) for own in columns]
-    advance(fits, on_round, MAX_ROUNDS, evaluate, 0)
+    bits = sums.options.bits
+    tolerance = TOLERANCE if bits is None else max(TOLERANCE, FIXED_POINT * 2.0**-bits)
+    fits = [RestrictedFit(sums.problem, start, own, tolerance) for own in columns]
+    advance(fits, on_round, MAX_ROUNDS, sums.evaluate, 0)
     return fits
 
 
-def check_design(problem: Problem, design: Design) -> Array:
-    """Return the Hessian [A, A] at the start; raise UserError for too few rows or collinear columns."""
+def check_design(sums: ClientSums, design: Design) -> Quadratic:
+    """Return the sums at the start; raise UserError for too few rows or collinear columns."""
+    problem = sums.problem
     rows, size = int(problem.data.sizes.sum()), len(design.columns)
     if not size:
         raise UserError("glm: the table has no features to estimate coefficients of")
@@ -58,11 +59,14 @@ def check_design(problem: Problem, design: Design) -> Array:
         raise UserError(
             f"glm: {rows} rows cannot determine {size} coefficients; remove columns (glm.drop) or use regularizer=l1"
         )
-    hessian = problem.curvature(design.start[None], design.columns).hessian[0]
+    first = sums.quadratic(design.start)
+    hessian = first.hessian[0]
+    if not np.isfinite(hessian).all():
+        raise UserError("glm: the likelihood overflows at the start; rescale the data, or lower hparams.fraction_bits")
     order = design.weights_of(np.arange(len(design.names)))
     is_within = problem.loss.client_loss is not None or problem.model.site_bias
     check_rank(hessian[np.ix_(order, order)], design.names, is_within)
-    return hessian
+    return first
 
 
 def check_maximum(design: Design, first: Array, hessian: Array, has_converged: bool) -> None:

@@ -16,6 +16,8 @@ from scipy import stats
 
 from fco_cli.errors import UserError
 from fco_cli.inference.estimate import Estimates, estimate
+from fco_cli.inference.sums import SumOptions, call
+from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
 
@@ -123,15 +125,20 @@ def meta_analysis(
     drop: Sequence[str] = (),
     exposure: str | None = None,
     on_round: Callable[[], None] = lambda: None,
+    retry: Callable[[Callable[[], Any]], Any] = call,
 ) -> MetaAnalysis:
-    """Return the meta-analysis of a problem whose federated estimates are known."""
+    """Return the meta-analysis of a problem whose federated estimates are known; `retry` as in `SumOptions`."""
+    options = SumOptions(with_rows=False, with_clients=False, retry=retry)
     names = problem.clients or [f"client {m}" for m in range(problem.data.clients)]
     fitted: dict[str, Estimates] = {}
     without: dict[str, str] = {}
     for m, name in enumerate(names):
+        if isinstance(problem.data, RemoteRows) and (reason := problem.data.why_no_estimates(m)):
+            without[name] = reason
+            continue
         own = replace(problem, training=problem.training.client(m), clients=[name], held_out=None, test=None)
         try:
-            fitted[name] = estimate(own, drop, exposure, with_tests=False, on_round=on_round)
+            fitted[name] = estimate(own, drop, exposure, with_tests=False, on_round=on_round, options=options)
         except UserError as problem_of_fit:
             without[name] = str(problem_of_fit).removeprefix("glm: ")
     size = len(federated.design.names)

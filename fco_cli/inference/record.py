@@ -15,22 +15,26 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from fco_cli.config import GlmRun
 from fco_cli.errors import UserError, require
 from fco_cli.files import write_atomically
-from fco_cli.inference.estimate import COVARIANCES, Estimates, estimate
+from fco_cli.inference.estimate import Estimates, estimate
 from fco_cli.inference.forest import forest_png
 from fco_cli.inference.meta import MetaAnalysis, meta_analysis
 from fco_cli.inference.result import coefficient_files
+from fco_cli.inference.sums import SumOptions
 from fco_cli.inference.tables import coefficient_lines
 from fco_cli.path.record import as_npz, csv_of_lines, without_nonfinite
 from fco_cli.path.select import limited_threads
 from fco_cli.path.solve import problem_for
+from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.problem import Problem
 from fco_cli.results import GlmResult, listed_files
+from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record
 
@@ -48,11 +52,19 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
     log.info("%s: inference with regularizer %s", run.task.name, run.regularizer.name)
     with limited_threads(run.threads):
         watch, settings = Stopwatch(), run.glm
-        problem = problem_for(run, run.task.cross_validated().data(run.seed, run.hparams.dtype))
-        options = {"drop": settings.drop, "exposure": settings.exposure, "on_round": stop.check}
-        estimates = estimate(problem, **options)  # type: ignore[arg-type]
-        has_meta = settings.meta and not estimates.is_debiased and problem.data.clients > 1
-        meta = meta_analysis(problem, estimates, settings.level, **options) if has_meta else None  # type: ignore[arg-type]
+
+        def retry(work: Callable[[], Any]) -> Any:
+            return retry_after_losses(work, stop)
+
+        data = retry(lambda: run.task.cross_validated().data(run.seed, run.hparams.dtype))
+        problem = problem_for(run, data)
+        _check_hessians(problem)
+        with_clients = not run.federation.masked or settings.covariance == "cluster"
+        sums = SumOptions(run.hparams.fraction_bits, settings.robust, settings.robust and with_clients, retry)
+        options: dict[str, Any] = {"drop": settings.drop, "exposure": settings.exposure, "on_round": stop.check}
+        estimates = estimate(problem, with_tests=settings.tests, options=sums, **options)
+        has_meta = settings.meta and not estimates.is_debiased and _why_no_meta(problem) is None
+        meta = meta_analysis(problem, estimates, settings.level, retry=retry, **options) if has_meta else None
         with record.lock(wait=True):  # a second command waits and then reads the result
             if run.force:
                 (run.folder / "result.json").unlink(missing_ok=True)
@@ -72,9 +84,34 @@ def check_method(run: GlmRun) -> None:
         )
     allowed = "wald with regularizer=none: unpenalized estimates are not debiased; or regularizer=l1"
     require(method != "debiased" or psi != "none", "glm.method", method, allowed)
+    if run.is_remote:
+        allowed = "an experiment without standard errors, which need exact sums: federation.evaluation_noise is set"
+        require(not run.has_noise, "experiment", "glm", allowed)
+        least, exposure = getattr(run.federation, "min_sites", None), run.glm.exposure
+        allowed = "null with experiment=glm: estimates need the rows of all sites"
+        require(least is None, "federation.min_sites", least, allowed)
+        allowed = "null with federation=flare: sites do not change columns during a run"
+        require(exposure is None, "glm.exposure", exposure, allowed)
     balanced = getattr(run.task, "class_weight", None)
     allowed = "null with experiment=glm: standard errors do not hold for reweighted classes"
     require(balanced is None, "task.class_weight", balanced, allowed)
+
+
+def _check_hessians(problem: Problem) -> None:
+    """Raise UserError if a site sends no Hessian of so many parameters."""
+    size = problem.layout.size
+    if isinstance(problem.data, RemoteRows) and (reason := problem.data.why_no_hessian(size)):
+        raise UserError(f"experiment: got glm, which needs Hessians, but {reason}; drop columns at the sites")
+
+
+def _why_no_meta(problem: Problem) -> str | None:
+    """Return the reason for which fewer than two clients have fits of their own; None if two have."""
+    data = problem.data
+    if data.clients < 2:
+        return "there is one client"
+    reasons = [data.why_no_estimates(m) for m in range(data.clients)] if isinstance(data, RemoteRows) else []
+    known = [reason for reason in reasons if reason is not None]
+    return known[0] if known and data.clients - len(known) < 2 else None
 
 
 def _write(
@@ -87,8 +124,8 @@ def _write(
         write_atomically(folder / name, text.encode())
     if result["terms"]:
         write_atomically(folder / "terms.csv", csv_of_lines(result["terms"]))
-    kinds = [kind for kind in COVARIANCES if kind != "cluster" or estimates.clients > 1]
-    arrays = {"estimates": estimates.coefficients, **{kind: estimates.covariance(kind) for kind in kinds}}
+    matrices = {kind: estimates.covariance(kind) for kind in estimates.kinds}
+    arrays = {"estimates": estimates.coefficients, **matrices}
     write_atomically(folder / "covariance.npz", as_npz(arrays))
     if meta is not None and meta.clients:
         write_atomically(folder / "clients.csv", csv_of_lines(meta.client_lines()))
@@ -163,6 +200,8 @@ def _notes(run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalys
         notes.append(
             f"debiased lasso: {len(estimates.selected)} of {len(design.names)} weights non-zero before debiasing"
         )
+    if run.glm.meta and not estimates.is_debiased and estimates.clients > 1 and (reason := _why_no_meta(problem)):
+        notes.append(f"no meta-analysis (glm.meta=false): {reason}")
     if meta is not None and meta.without:
         names = ", ".join(list(meta.without)[:10]) + (", ..." if len(meta.without) > 10 else "")
         notes.append(f"{len(meta.without)} of {estimates.clients} clients have no fit of their own: {names}")

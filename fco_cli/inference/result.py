@@ -82,7 +82,8 @@ class RecordedGlm:
         with as_python_errors():
             require(kind in COVARIANCE_NAMES, "covariance", kind, "one of " + ", ".join(COVARIANCE_NAMES))
             arrays = read_arrays(self.folder / "covariance.npz", LARGEST_FILE)
-            require(kind in arrays, "covariance", kind, "another: there is one client")
+            known = ", ".join(name for name in COVARIANCE_NAMES if name in arrays)
+            require(kind in arrays, "covariance", kind, f"one of {known}: the record has no other matrix")
         return arrays["estimates"], arrays[kind]
 
     def with_covariance(self, kind: str) -> RecordedGlm:

@@ -60,7 +60,7 @@ def _evaluate_in_fixed_point(bits: int, requests: Sequence[Request]) -> list[Qua
         total: dict[str, Array] = {}
         fits = np.ones(len(models), bool)
         for m in range(problem.data.clients):
-            own = _client_arrays(problem, m, models[order], count, columns)
+            own = client_arrays(problem, m, models[order], count, columns)
             integers, in_range = to_fixed_point(own, bits, problem.data.clients)
             total = {name: values + total.get(name, 0) for name, values in integers.items()}
             fits &= in_range
@@ -74,7 +74,7 @@ def _evaluate_in_fixed_point(bits: int, requests: Sequence[Request]) -> list[Qua
     return answers
 
 
-def _client_arrays(problem: Problem, m: int, models: Array, count: int, columns: Array | None) -> dict[str, Array]:
+def client_arrays(problem: Problem, m: int, models: Array, count: int, columns: Array | None) -> dict[str, Array]:
     """Return weighted value, gradient and, for the first `count` models, packed Hessian of client m."""
     data, weight = problem.data.client(m), problem.weights[m : m + 1]
     others = DataRisk(data, weight, problem.model, problem.loss)(models[count:], gradient=True)

@@ -166,6 +166,14 @@ class RemoteRows(ClientData, ABC):
         """Return a `Quadratic` for every question; all are requested together."""
 
     @abstractmethod
+    def score_products(self, question: QuadraticQuestion, with_clients: bool) -> tuple[Any, Any]:
+        """Return a `Quadratic` and `ScoreProducts` at one model; those over clients only `with_clients`."""
+
+    @abstractmethod
+    def why_no_estimates(self, m: int) -> str | None:
+        """Return the reason for which client m does not take part in a fit of its own rows; None if it does."""
+
+    @abstractmethod
     def smoothness(self, seed: int, batch_size: int) -> float:
         """Return the largest eigenvalue of the Hessians of batches of all clients."""
 

@@ -10,6 +10,7 @@ the clients are added in order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,11 +42,29 @@ class ScoreProducts(NamedTuple):
     """Packed sums of outer products of gradients, in the units of F squared."""
 
     rows: Array  # [A (A + 1) / 2], over rows
-    clients: Array  # [A (A + 1) / 2], over clients
+    clients: Array | None  # [A (A + 1) / 2], over clients; None if they are not requested
 
-    def unpacked(self) -> tuple[Array, Array]:
+    def unpacked(self) -> tuple[Array, Array | None]:
         """Return both symmetric matrices [A, A]."""
-        return unpack(self.rows[None])[0], unpack(self.clients[None])[0]
+        return unpack(self.rows[None])[0], None if self.clients is None else unpack(self.clients[None])[0]
+
+    def to_arrays(self, exponent: int, with_clients: bool) -> dict[str, Array]:
+        """Return the sums as arrays of one model, times 2^exponent: numbers of order 1 in fixed point."""
+        assert self.clients is not None
+        arrays = {"rows": self.rows} | ({"clients": self.clients} if with_clients else {})
+        return {name: np.ldexp(values, exponent)[None] for name, values in arrays.items()}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array], exponent: int) -> ScoreProducts:
+        """Return the sums from the arrays of `to_arrays`."""
+        rows, clients = (arrays.get(name) for name in ("rows", "clients"))
+        assert rows is not None
+        return cls(np.ldexp(rows[0], -exponent), None if clients is None else np.ldexp(clients[0], -exponent))
+
+
+def exponent_for(rows: int) -> int:
+    """Return the exponent of the power of two at or above the number of all rows."""
+    return max(rows - 1, 0).bit_length()
 
 
 @kernel

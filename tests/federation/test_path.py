@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fco_cli.commands.federation_demo import Loopback
 from fco_cli.config import PathRun
 from fco_cli.errors import UserError
 from fco_cli.federation import settings
 from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import preset
+from fco_cli.federation.site.audit import read_entries
 from fco_cli.path.record import run_path
 from fco_cli.path.select import Selection, select
 from fco_cli.problem.data import FoldAssignment, HeldOut
@@ -165,6 +171,96 @@ def test_a_path_resumes_after_a_lost_site(at_sites, tmp_path, algo, lost_request
         folders.append(run.folder)
     for name in ("path.csv", "clients.csv", "min/model.npz"):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def real_sites(tmp_path_factory, hospitals) -> Iterator[Loopback]:
+    """Start a coordinator and three sites as processes."""
+    pytest.importorskip("nvflare")
+    data = {name: hospitals("logistic") / f"{name}.npz" for name in NAMES}
+    with Loopback(tmp_path_factory.mktemp("parties"), data) as made:
+        made.up()
+        yield made
+
+
+@pytest.fixture
+def fco_run(real_sites, tmp_path) -> Callable[[str], list[str]]:
+    """Return a function that returns the arguments of a path between the real sites."""
+
+    def make(output: str) -> list[str]:
+        home, sites = real_sites.home("coordinator"), ",".join(NAMES)
+        where = ["federation=flare", f"federation.home={home}", f"federation.sites=[{sites}]", "federation.timeout=5"]
+        return ["experiment=path", "task.loss=logistic", *EXACT, *where, f"output_dir={tmp_path / output}"]
+
+    return make
+
+
+INTERRUPTED = """
+import os, pathlib, signal, sys, time
+from fco_cli.commands.run import main
+from fco_cli.path import method, solve
+
+action, folder, rounds = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1)), iter(range(10**6))
+made, solve.STORE_SECONDS = method.evaluator, 0.0
+
+def interrupted(bits):
+    evaluate = made(bits)
+    def round(requests):
+        if next(rounds) == 4:
+            if action == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            (folder / "paused").touch()
+            while not (folder / "go").exists():
+                time.sleep(0.05)
+        return evaluate(requests)
+    return round
+
+method.evaluator = interrupted
+main()
+"""
+
+
+def record_of(folder: Path) -> Path:
+    (result,) = folder.rglob("result.json")
+    return result.parent
+
+
+def hessians(federation: Loopback) -> int:
+    entries = read_entries((federation.home("north") / "audit.jsonl").read_text())
+    return sum(entry.kind == "hessian" and entry.outcome == "answered" for entry in entries)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("killed", ["fco-run", "north", "coordinator"])
+def test_a_party_is_killed_inside_a_path_with_hessians(real_sites, fco_run, at_sites, hospitals, tmp_path, killed):
+    """The fifth round is the first one after SIGKILL; the path resumes there, with the bits of the simulation."""
+    action = "kill" if killed == "fco-run" else "pause"
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED, action, tmp_path, *fco_run("killed")]) as analyst:
+        if killed == "fco-run":
+            assert analyst.wait(120) == -signal.SIGKILL
+            before = hessians(real_sites)
+            subprocess.run([sys.executable, "-m", "fco_cli.commands.run", *fco_run("killed")], check=True, timeout=300)
+        else:
+            real_sites.wait((tmp_path / "paused").exists, "four rounds")
+            before = hessians(real_sites)
+            real_sites.stop(killed)
+            start = (lambda: real_sites.join("north")) if killed == "north" else real_sites.serve
+            start()
+            (tmp_path / "go").touch()
+            assert analyst.wait(300) == 0
+    after = hessians(real_sites) - before
+    overrides = [*fco_run("simulated")[:2], *EXACT, f"task.path={hospitals('logistic') / 'pooled.npz'}"]
+    command = [sys.executable, "-m", "fco_cli.commands.run", *overrides, f"output_dir={tmp_path}/simulated"]
+    subprocess.run(command, check=True)
+    ours, theirs = record_of(tmp_path / "killed"), record_of(tmp_path / "simulated")
+    for name in ("path.csv", "path.npz", "min/model.npz", "1se/model.npz"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+    undisturbed = at_sites("logistic", *EXACT)
+    kinds = counted(undisturbed)
+    select_at(undisturbed)
+    # The first of the four rounds uses answers about the null model, which only fco-run has lost.
+    repeated = after - (kinds["hessian"] - 3)
+    assert repeated == 0 if killed == "fco-run" else repeated < 0
 
 
 def test_a_fold_of_too_few_rows_is_refused_by_the_site(at_sites):

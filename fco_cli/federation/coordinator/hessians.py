@@ -1,4 +1,7 @@
-"""Sums over the sites of losses, gradients and Hessians at models of several fits, requested in one message."""
+"""Sums over the sites of losses, gradients and Hessians at models of several fits, requested in one message.
+
+At one model, sums of outer products of gradients can be added, for robust covariance matrices.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from fco_cli.errors import UserError
-from fco_cli.federation.coordinator.remote_rows import Question, SiteRows, exchange
+from fco_cli.federation.coordinator.exchange import exchange
+from fco_cli.federation.coordinator.remote_rows import Question, SiteRows
 from fco_cli.federation.coordinator.responses import AnyResponses, SumOfResponses, report_invalid_sum
 from fco_cli.federation.coordinator.sites import MAX_MESSAGE_BYTES, report_invalid_response
 from fco_cli.federation.message import ArraySpec, BadMessage
@@ -17,6 +21,7 @@ from fco_cli.problem.curvature import Quadratic, packed_size, unpack
 from fco_cli.problem.data import QuadraticQuestion
 from fco_cli.problem.layout import Array
 from fco_cli.problem.risk import Evaluation, ordered_sum
+from fco_cli.problem.score_products import ScoreProducts, exponent_for
 
 ROUNDING = 1e-9  # largest magnitude of a negative eigenvalue of a Hessian, relative to its trace
 
@@ -53,9 +58,39 @@ class HessianQuestion(Question):
             "value": ArraySpec((len(self.w),), low=0, finite=False),
             "gradient": ArraySpec(self.w.shape, finite=False),
         }
-        if self.hessians:
-            specs["hessian"] = ArraySpec((self.hessians, self.packed), finite=False)
-        return specs
+        return specs | {array: ArraySpec((self.hessians, self.packed), finite=False) for array in self.symmetric}
+
+    @property
+    def symmetric(self) -> list[str]:
+        """Names of the arrays of packed symmetric matrices."""
+        return ["hessian"] if self.hessians else []
+
+    @property
+    def matrices(self) -> int:
+        """Number of packed matrices in a response."""
+        return self.hessians * len(self.symmetric)
+
+
+@dataclass(frozen=True)
+class ScoreQuestion(HessianQuestion):
+    """One model with its Hessian and sums of outer products of gradients (`score_products.py`)."""
+
+    with_clients: bool
+
+    @property
+    def exponent(self) -> int:
+        return exponent_for(int(self.rows.sizes.sum()))
+
+    @property
+    def products(self) -> list[str]:
+        return ["rows", "clients"] if self.with_clients else ["rows"]
+
+    @property
+    def symmetric(self) -> list[str]:
+        return [*super().symmetric, *self.products]
+
+    def head(self) -> dict[str, Any]:
+        return super().head() | {"scores": {"clients": self.with_clients, "exponent": self.exponent}}
 
 
 def request_quadratics(asked: Sequence[QuadraticQuestion]) -> list[Quadratic]:
@@ -76,14 +111,15 @@ def request_quadratics(asked: Sequence[QuadraticQuestion]) -> list[Quadratic]:
     return [answer for answer in answers if answer is not None]
 
 
-def _request(questions: list[HessianQuestion]) -> list[AnyResponses]:
+def _request(questions: Sequence[HessianQuestion]) -> list[AnyResponses]:
     """Return the sites' responses, checked one by one if they are not masked."""
-    numbers = sum(len(one.w) * (1 + one.w.shape[1]) + one.hessians * one.packed for one in questions)
+    numbers = sum(len(one.w) * (1 + one.w.shape[1]) + one.matrices * one.packed for one in questions)
     sites = max(len(one.rows.names) for one in questions)
     if 8 * numbers * sites > MAX_MESSAGE_BYTES:
         limit = f"the limit of a message is {MAX_MESSAGE_BYTES / 1e9:.1f} GB"
         raise UserError(f"federation: Hessians of {sites} sites are {8 * numbers * sites / 1e9:.1f} GB; {limit}")
-    responses = exchange("hessian", {"fits": [one.head() for one in questions]}, questions, HessianQuestion.specs)
+    heads = [one.head() for one in questions]
+    responses = exchange("hessian", {"fits": heads}, questions, lambda one, name: one.specs(name))
     for one, answer in zip(questions, responses, strict=True):
         if isinstance(answer, SumOfResponses):
             one.rows.warn_about_overflow(None, answer.masked.fits)
@@ -92,9 +128,9 @@ def _request(questions: list[HessianQuestion]) -> list[AnyResponses]:
         for name, response in answer.by_site.items():
             with report_invalid_response(name, "hessian"):
                 one.rows.check_evaluation(name, response, one.rows.rows_of(name))
-                if one.hessians:
-                    finite = np.isfinite(response.arrays["value"][: one.hessians])
-                    _check_semidefinite(unpack(response.arrays["hessian"][finite]))
+                finite = np.isfinite(response.arrays["value"][: one.hessians])
+                for array in one.symmetric:
+                    _check_semidefinite(array, unpack(response.arrays[array][finite]))
     return responses
 
 
@@ -114,15 +150,25 @@ def _sum(question: HessianQuestion, answer: AnyResponses) -> Quadratic:
             hessian[~finite] = np.nan
             if isinstance(answer, SumOfResponses):
                 with report_invalid_sum(answer.present, "hessian"):
-                    _check_semidefinite(hessian[finite], size * len(rows.names) * 2.0**-answer.bits)
+                    _check_semidefinite("hessian", hessian[finite], size * len(rows.names) * 2.0**-answer.bits)
     return Quadratic(evaluation.value, evaluation.gradient, hessian)
 
 
-def _check_semidefinite(hessians: Array, rounding: float = 0.0) -> None:
+def request_score_products(asked: QuadraticQuestion, with_clients: bool) -> tuple[Quadratic, ScoreProducts]:
+    """Return F, its gradient and Hessian at one model, and sums over the sites of outer products of gradients."""
+    assert isinstance(asked.data, SiteRows)
+    question = ScoreQuestion(asked.data, asked.w, asked.weights, 1, asked.columns, with_clients)
+    (answer,) = _request([question])
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = {name: ordered_sum(answer.array(name)) for name in question.products}
+    return _sum(question, answer), ScoreProducts.of_arrays(sums, question.exponent)
+
+
+def _check_semidefinite(name: str, matrices: Array, rounding: float = 0.0) -> None:
     """Raise BadMessage if a matrix [K, A, A] has a negative eigenvalue beyond rounding errors."""
-    size = hessians.shape[1]
-    slack = ROUNDING * np.abs(np.trace(hessians, axis1=1, axis2=2)) + rounding + np.finfo(float).tiny
+    size = matrices.shape[1]
+    slack = ROUNDING * np.abs(np.trace(matrices, axis1=1, axis2=2)) + rounding + np.finfo(float).tiny
     try:
-        np.linalg.cholesky(hessians + slack[:, None, None] * np.eye(size))
+        np.linalg.cholesky(matrices + slack[:, None, None] * np.eye(size))
     except np.linalg.LinAlgError:
-        raise BadMessage("the array hessian must have positive semidefinite matrices") from None
+        raise BadMessage(f"the array {name} must have positive semidefinite matrices") from None

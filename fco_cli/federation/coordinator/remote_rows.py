@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from fco_cli.errors import UserError
+from fco_cli.federation.coordinator.exchange import exchange
 from fco_cli.federation.coordinator.responses import (
     AnyResponses,
     Known,
-    Responses,
     SiteMetrics,
-    Specs,
     SumOfResponses,
     report_invalid_sum,
     sum_in,
@@ -23,12 +22,13 @@ from fco_cli.federation.coordinator.responses import (
 from fco_cli.federation.coordinator.sites import MAX_MESSAGE_BYTES, Agreement, Response, report_invalid_response
 from fco_cli.federation.message import MAX_MAGNITUDE, ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS, Sums
-from fco_cli.federation.sharing import LEVELS, arrays_by_fit, largest_level, with_fit
+from fco_cli.federation.sharing import LEVELS, largest_level, with_fit
 from fco_cli.problem.curvature import Quadratic
 from fco_cli.problem.data import QuadraticQuestion, RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.risk import Evaluation, ordered_sum
+from fco_cli.problem.score_products import ScoreProducts
 from fco_cli.simulation.clients import Clients
 from fco_cli.simulation.hparams import Hparams
 
@@ -47,6 +47,7 @@ class SiteRows(RemoteRows):
     part: str = field(kw_only=True)
     loss: Loss = field(kw_only=True)
     hessian_limits: dict[str, int | None] = field(kw_only=True)  # by site, parameters of a Hessian; None: no limit
+    estimating: list[str] = field(default_factory=list, kw_only=True)  # sites that take part in fits of their own
     last: dict[bytes, Known] = field(default_factory=dict, kw_only=True)  # last evaluation, by model
     quadratics: dict[tuple[bytes, bytes], Quadratic] = field(default_factory=dict, kw_only=True)
     # answers about single models, by model and columns
@@ -249,6 +250,24 @@ class SiteRows(RemoteRows):
 
         return request_quadratics(questions)
 
+    def score_products(self, question: QuadraticQuestion, with_clients: bool) -> tuple[Quadratic, ScoreProducts]:
+        from fco_cli.federation.coordinator.hessians import request_score_products  # imports this module
+
+        return request_score_products(question, with_clients)
+
+    def why_no_estimates(self, m: int) -> str | None:
+        if self.is_masked:
+            return "with federation.masks only sums over the sites are known"
+        name = self.names[m]
+        return (
+            None if name in self.estimating else f"{name} shares no estimates of its own (site.yaml: share_estimates)"
+        )
+
+    def client(self, m: int) -> SiteRows:
+        offsets = np.array([0, self.sizes[m]], np.int64)
+        known: dict[str, Any] = {"last": {}, "quadratics": {}, "gradients": {}}
+        return replace(self, offsets=offsets, names=[self.names[m]], **known)
+
     def rows_of(self, name: str) -> int:
         """Return the number of rows at a site."""
         return int(self.sizes[self.names.index(name)])
@@ -363,34 +382,3 @@ def request_evaluations(
                 with report_invalid_response(name, "evaluate"):
                     one.rows.check_evaluation(name, response, one.rows.rows_of(name))
     return answers
-
-
-Q = TypeVar("Q", bound=Question)
-
-
-def exchange(
-    kind: str, head: dict[str, Any], questions: Sequence[Q], specs: Callable[[Q, str | None], dict[str, ArraySpec]]
-) -> list[AnyResponses]:
-    """Send a request about models of several fits and return the validated responses, or their sum, by question.
-
-    `specs` returns those of a site's arrays, or of the sum of all sites' (None).
-    """
-    agreement, bits = questions[0].rows.agreement, questions[0].rows.agreement.sites.mask_bits
-    arrays = {f"w.{one.rows.fit}": one.w for one in questions}
-    if bits is not None:
-        plain = {one.rows.fit: specs(one, None) for one in questions}
-        masked = {name: spec for fit, own in plain.items() for name, spec in with_fit(own, fit).items()}
-        totals = agreement.sum(kind, head, arrays, masked)
-        return [SumOfResponses(totals[fit], bits, own) for fit, own in plain.items()]
-
-    def expected(name: str) -> Specs:
-        own = [with_fit(specs(one, name), one.rows.fit) for one in questions if name in one.rows.names]
-        return {array: spec for part in own for array, spec in part.items()}
-
-    names = [name for name in agreement.sites.names if any(name in one.rows.names for one in questions)]
-    by_site = agreement.request(kind, head, arrays, names, expected=expected)
-    split = {name: (response.head, arrays_by_fit(response.arrays)) for name, response in by_site.items()}
-    return [
-        Responses({name: Response(split[name][0], split[name][1][str(one.rows.fit)]) for name in one.rows.names})
-        for one in questions
-    ]

@@ -145,8 +145,9 @@ class CustomAtSites(Custom):
             head["rows"] = agreement.rows
         agreement.add("apply", head)
         limits = {name: _least([fit[name].max_parameters for fit in fits]) for name in responses}
+        alone = [name for name, response in responses.items() if response.head.estimates]
         return [
-            self._task_data(agreement, k, counts, preparation, classes, outputs, dtype, limits)
+            self._task_data(agreement, k, counts, preparation, classes, outputs, dtype, limits, alone)
             for k, (counts, preparation) in enumerate(zip(fits, preparations, strict=True))
         ]
 
@@ -160,8 +161,9 @@ class CustomAtSites(Custom):
         outputs: int,
         dtype: str,
         limits: dict[str, int | None],
+        alone: list[str],
     ) -> TaskData:
-        """Return the data of one fit; `limits` are those of the parameters of Hessians."""
+        """Return the data of a fit; `limits` are those of Hessians, `alone` are the sites that share own estimates."""
         loss = self.configured_loss()
         trained = {name: m for m, name in enumerate(name for name, one in counts.items() if one.training)}
 
@@ -173,7 +175,7 @@ class CustomAtSites(Custom):
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
                 trained_as=np.array([trained.get(name, -1) for name in sizes], int) if part != "training" else None,
                 agreement=agreement, fit=fit, names=list(sizes), part=part, loss=loss,
-                hessian_limits=limits,
+                hessian_limits=limits, estimating=alone,
             ) if sizes else None  # fmt: skip
 
         training = rows("training")

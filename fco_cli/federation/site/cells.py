@@ -61,7 +61,11 @@ def effective_rows(loss: Loss, scores: Array) -> Array:
         logarithm = scores[:, 0]
     else:  # constant, or not larger for few rows
         logarithm = 0 * scores.sum(axis=1)
-    v = np.exp(logarithm - logarithm.max(axis=1, keepdims=True))
+    return effective_number(np.exp(logarithm - logarithm.max(axis=1, keepdims=True)))
+
+
+def effective_number(v: Array) -> Array:
+    """Return Kish's effective number (sum v)^2 / sum v^2 of weights [J, N]."""
     return v.sum(axis=1) ** 2 / (v**2).sum(axis=1)
 
 

@@ -119,7 +119,7 @@ class SiteData:
             self.disclosure.check_parts(fit.split.parts, fold is not None)
             answers.append(self._row_counts(fit.split, task, request))
         self.task, self.fits, self.dtype, self.outputs = task, fits, request.dtype, outputs
-        return Message("", {"fits": answers, "outputs": outputs})
+        return Message("", {"fits": answers, "outputs": outputs, "estimates": self.policy.share_estimates})
 
     def _fit(self, split: Split, fold: Fold | None, sites: list[str]) -> Fit:
         """Return the rows of a fold; those of `split` without one."""
@@ -132,7 +132,7 @@ class SiteData:
                 deal = replace(deal, seed=self.disclosure.split_seed(deal.seed))
                 own = 0 if self.policy.site_splits else index
             split = split.hold_out(HeldOut(deal, fold.number), own, len(sites))
-        return Fit(split, int(trains[:index].sum()))
+        return Fit(split, int(trains[:index].sum()), int(trains.sum()))
 
     def _row_counts(self, split: Split, task: Custom, request: Prepare) -> dict[str, Any]:
         """Return the numbers of rows of a fit and, for its preparation, a summary or names of categories."""

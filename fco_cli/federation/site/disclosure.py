@@ -43,7 +43,7 @@ ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
     "describe": frozenset(
         ("version", "code", "digest", "features", "names_digest", "names", "classes", "split"),
     ),
-    "prepare": frozenset(("fits", "outputs")),
+    "prepare": frozenset(("fits", "outputs", "estimates")),
     "load": frozenset(("known",)),
     "key": frozenset(("key",)),
     "keys": frozenset(("offer",)),

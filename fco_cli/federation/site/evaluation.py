@@ -16,6 +16,7 @@ from fco_cli.federation.sharing import with_fit
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.row_noise import noisy_row_sums
 from fco_cli.federation.site.rows import Fit
+from fco_cli.federation.site.scores import check_alone, check_scores, score_arrays
 from fco_cli.kernels.compiled import kernel, specialize
 from fco_cli.problem.curvature import packed_size, quadratic_of
 from fco_cli.problem.data import ClientData
@@ -73,7 +74,8 @@ class SiteEvaluator:
     def hessian(self, request: Hessian, arrays: Arrays) -> Message:
         """Return losses and gradients on the training rows, and Hessians at the first models of every fit.
 
-        Hessians are packed (`curvature.pack`). All numbers are multiplied by the site's weight, as in `evaluate`.
+        Hessians are packed (`curvature.pack`). All numbers are multiplied by the site's weight, as in `evaluate`; outer
+        products of gradients, if requested, by its square.
         """
         self.disclosure.check_noise_free("Hessians")
         models, rows = self._models(request.fits, arrays), self._rows(request.fits, "training")
@@ -84,13 +86,21 @@ class SiteEvaluator:
                 size = self._fit(one).linear().layout.size
                 if one.columns is not None and one.columns[-1] >= size:
                     raise BadMessage(f"columns: must be below {size}, the number of parameters")
+                check_alone(one, self.site_data.name, self._fit(one).sites, self.disclosure)
                 if one.hessians:
-                    self.disclosure.check_parameters(size, len(data.y), "use a path.algo without Hessians")
+                    remedy = "use a path.algo without Hessians, or fewer columns for experiment=glm"
+                    self.disclosure.check_parameters(size, len(data.y), remedy)
+                matrices = one.hessians + (0 if one.scores is None else 1 + one.scores.clients)
                 packed = packed_size(size if one.columns is None else len(one.columns))
-                numbers, jobs = numbers + one.jobs * (1 + size) + one.hessians * packed, jobs + one.jobs
+                numbers, jobs = numbers + one.jobs * (1 + size) + matrices * packed, jobs + one.jobs
         self.policy.check_numbers(numbers)
         self.disclosure.charge(numbers, evaluations=jobs)
         self._check_steepness(request.fits, rows, models)
+        is_masked = self.site_data.agreed is not None
+        for one in request.fits:
+            if one.scores is not None and (data := rows.get(one.fit)) is not None:
+                model, w = self._fit(one).linear(), models[one.fit]
+                check_scores(one.scores, self._loss, model, data, w, self.disclosure, is_masked)
         answer = Arrays()
         with np.errstate(all="ignore"):
             for one in request.fits:
@@ -182,24 +192,28 @@ class SiteEvaluator:
         return _with_infinite_values(arrays)
 
     def _quadratic(self, models: CurvedModels, data: ClientData, w: Array, weight: float) -> Arrays:
-        """Return value [J], gradient [J, P] and packed Hessians [K, A (A + 1) / 2] of the first K models."""
+        """Return value [J], gradient [J, P] and packed Hessians [K, A (A + 1) / 2] of the first K models.
+
+        If requested, outer products of gradients at the first model are added.
+        """
         model, weights, count = self._fit(models).linear(), np.array([weight]), models.hessians
         value, gradient = np.empty(len(w)), np.empty(w.shape)
-        arrays = {"value": value, "gradient": gradient}
+        arrays, matrices = {"value": value, "gradient": gradient}, Arrays()
+        columns = None if models.columns is None else np.array(models.columns)
+        if models.scores is not None:
+            matrices |= score_arrays(models.scores, self._loss, model, data, weight, w[0], columns)
         if count:
-            columns = None if models.columns is None else np.array(models.columns)
             value[:count], gradient[:count], hessian = quadratic_of(
                 data, weights, model, self._loss, w[:count], columns
             )
-            arrays["hessian"] = hessian
-            value[:count][~(np.abs(hessian) <= MAX_MAGNITUDE).all(axis=1)] = np.inf
+            matrices["hessian"] = hessian
+            for matrix in matrices.values():
+                value[:count][~(np.abs(matrix) <= MAX_MAGNITUDE).all(axis=1)] = np.inf
         if count < len(w):
             risk = DataRisk(data, weights, model, self._loss)(w[count:], gradient=True)
             value[count:], gradient[count:] = risk.value, risk.gradient
         arrays["value"] = np.maximum(value, 0)
-        return _with_infinite_values({name: arrays[name] for name in ("value", "gradient")}) | (
-            {"hessian": arrays["hessian"]} if count else {}
-        )
+        return _with_infinite_values(arrays) | matrices
 
     def _score_metrics(self, request: Evaluate, fit: Fit, data: ClientData, w: Array, weight: float) -> Arrays:
         """Return the sums for the loss's metrics and the mean squared loss on held-out rows, as far as shared."""

@@ -93,6 +93,7 @@ class Fit:
 
     split: Split
     client: int  # index among the sites with training rows
+    sites: int = 1  # that may have training rows
     prepared: Prepared | None = None
     model: Linear | None = None
 
