@@ -29,6 +29,7 @@ from fco_cli.inference.tables import coefficient_lines
 from fco_cli.path.record import as_npz, csv_of_lines, without_nonfinite
 from fco_cli.path.select import limited_threads
 from fco_cli.path.solve import problem_for
+from fco_cli.problem.losses.survival import Cox
 from fco_cli.problem.problem import Problem
 from fco_cli.results import GlmResult, listed_files
 from fco_cli.simulation.process import Stop, Stopwatch, software
@@ -155,8 +156,9 @@ def _notes(run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalys
         notes.append(f"reference categories: {', '.join(design.references)}")
     if design.constant:
         notes.append(f"left out, since constant: {', '.join(design.constant)}")
-    if problem.loss.name == "cox":
-        notes.append("stratified by client: every client has its own baseline hazard; ties by Breslow's method")
+    if isinstance(problem.loss, Cox):
+        method = f"{problem.loss.ties.title()}'s method"
+        notes.append(f"stratified by client: every client has its own baseline hazard; ties by {method}")
     if run.glm.covariance == "cluster" and estimates.clients < FEW_CLIENTS:
         notes.append(f"{estimates.clients} clients are few: cluster-robust standard errors are too small")
     if estimates.is_debiased:
