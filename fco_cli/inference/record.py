@@ -8,6 +8,7 @@ clients.csv        estimates of every client from its own rows
 meta.csv           pooled estimates of the clients
 forest.png         clients, pooled and federated estimates of the coefficients with the largest statistics
 linear_model.*     the model for fco-predict, as in the record of a run; maximum likelihood without an exposure only
+survival.csv, ...  of a Cox model (survival_record.py)
 result.json        written last; lists all files above
 """
 
@@ -25,6 +26,7 @@ from fco_cli.inference.estimate import COVARIANCES, Estimates, estimate
 from fco_cli.inference.forest import forest_png
 from fco_cli.inference.meta import MetaAnalysis, meta_analysis
 from fco_cli.inference.result import coefficient_files
+from fco_cli.inference.survival_record import SurvivalAnalysis
 from fco_cli.inference.tables import coefficient_lines
 from fco_cli.path.record import as_npz, csv_of_lines, without_nonfinite
 from fco_cli.path.select import limited_threads
@@ -54,13 +56,14 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
         estimates = estimate(problem, **options)  # type: ignore[arg-type]
         has_meta = settings.meta and not estimates.is_debiased and problem.data.clients > 1
         meta = meta_analysis(problem, estimates, settings.level, **options) if has_meta else None  # type: ignore[arg-type]
+        survival = SurvivalAnalysis.of(problem, estimates, settings)
         with record.lock(wait=True):  # a second command waits and then reads the result
             if run.force:
                 (run.folder / "result.json").unlink(missing_ok=True)
             elif result := record.result(GlmResult):
                 return result
             record.save_config(run.yaml)
-            return _write(run, problem, estimates, meta, watch.lap())
+            return _write(run, problem, estimates, meta, survival, watch.lap())
 
 
 def check_method(run: GlmRun) -> None:
@@ -79,10 +82,19 @@ def check_method(run: GlmRun) -> None:
 
 
 def _write(
-    run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalysis | None, seconds: float
+    run: GlmRun,
+    problem: Problem,
+    estimates: Estimates,
+    meta: MetaAnalysis | None,
+    survival: SurvivalAnalysis | None,
+    seconds: float,
 ) -> dict[str, Any]:
     """Write all files, `result.json` last, and return the result."""
-    folder, result = run.folder, without_nonfinite(_result(run, problem, estimates, meta, seconds))
+    folder, result = run.folder, _result(run, problem, estimates, meta, seconds)
+    if survival is not None:
+        result = result | survival.result | {"notes": result["notes"] + survival.notes}
+        survival.write(folder)
+    result = without_nonfinite(result)
     write_atomically(folder / "coefficients.csv", csv_of_lines(result["coefficients"]))
     for name, text in coefficient_files(result).items():
         write_atomically(folder / name, text.encode())

@@ -1,8 +1,8 @@
 """Survival analysis: the Cox model, with a separate baseline hazard for each client.
 
-Ties of d events at a time t follow Efron (1977) or Breslow (1974). Let S be the sum of e^score over the rows at risk and
-D its part that belongs to the tied events. The r-th tied event has the denominator S - r D / d with Efron's method, r =
-0, ..., d - 1, and S with Breslow's.
+Ties of d events at a time t follow Efron (1977) or Breslow (1974). Let S be the sum of e^score over the rows at risk,
+and D its part that belongs to the tied events. The r-th tied event has the denominator S - r D / d with Efron's method,
+r = 0, ..., d - 1, and S with Breslow's.
 """
 
 from __future__ import annotations
