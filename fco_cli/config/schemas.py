@@ -33,6 +33,7 @@ from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 FILE_NAME = "a file name of letters, digits, _, - and ., not starting with ."
 LARGEST_SCALE = 100
 MAX_PATH_MODELS = 10_000  # models
+TIME_TRANSFORMS = ("km", "identity", "rank", "log")  # of the test of proportional hazards
 GLM_METHODS, GLM_COVARIANCES = ("auto", "wald", "debiased"), ("model", "hc0", "hc1", "cluster")
 
 
@@ -254,6 +255,9 @@ class GlmSettings:
     meta: bool = True  # add the clients' own fits and their meta-analysis
     tests: bool = True  # likelihood-ratio tests of the columns, which need a fit without each
     robust: bool = True  # add robust covariance matrices, which need sums of outer products of gradients
+    horizon: float | None = None  # of a Cox model: time until which predicted risks are compared with observed ones
+    time_transform: str = "km"  # of a Cox model: g(t) in the test of proportional hazards
+    min_cell: int = 0  # of a Cox model: smallest number of events in an interval of the curves; 0: exact times
 
     def __post_init__(self) -> None:
         require(self.method in GLM_METHODS, "glm.method", self.method, "one of " + ", ".join(GLM_METHODS))
@@ -262,3 +266,8 @@ class GlmSettings:
         require(0 < self.level < 1, "glm.level", self.level, "above 0, below 1")
         allowed = "model with glm.robust=false"
         require(self.robust or self.covariance == "model", "glm.covariance", self.covariance, allowed)
+        is_valid = self.horizon is None or 0 < self.horizon < math.inf
+        require(is_valid, "glm.horizon", self.horizon, "null or a time > 0")
+        allowed = "one of " + ", ".join(TIME_TRANSFORMS)
+        require(self.time_transform in TIME_TRANSFORMS, "glm.time_transform", self.time_transform, allowed)
+        require(0 <= self.min_cell < 2**31, "glm.min_cell", self.min_cell, "a whole number >= 0")

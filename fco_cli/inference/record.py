@@ -8,6 +8,7 @@ clients.csv        estimates of every client from its own rows
 meta.csv           pooled estimates of the clients
 forest.png         clients, pooled and federated estimates of the coefficients with the largest statistics
 linear_model.*     the model for fco-predict, as in the record of a run; maximum likelihood without an exposure only
+survival.csv, ...  of a Cox model (survival_record.py)
 result.json        written last; lists all files above
 """
 
@@ -27,11 +28,13 @@ from fco_cli.inference.forest import forest_png
 from fco_cli.inference.meta import MetaAnalysis, meta_analysis
 from fco_cli.inference.result import coefficient_files
 from fco_cli.inference.sums import SumOptions
+from fco_cli.inference.survival_record import SurvivalAnalysis
 from fco_cli.inference.tables import coefficient_lines
 from fco_cli.path.record import as_npz, csv_of_lines, without_nonfinite
 from fco_cli.path.select import limited_threads
 from fco_cli.path.solve import problem_for
 from fco_cli.problem.data import RemoteRows
+from fco_cli.problem.losses.survival import Cox
 from fco_cli.problem.problem import Problem
 from fco_cli.results import GlmResult, listed_files
 from fco_cli.simulation.clients import retry_after_losses
@@ -65,13 +68,14 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
         estimates = estimate(problem, with_tests=settings.tests, options=sums, **options)
         has_meta = settings.meta and not estimates.is_debiased and _why_no_meta(problem) is None
         meta = meta_analysis(problem, estimates, settings.level, retry=retry, **options) if has_meta else None
+        survival = SurvivalAnalysis.of(problem, estimates, settings)
         with record.lock(wait=True):  # a second command waits and then reads the result
             if run.force:
                 (run.folder / "result.json").unlink(missing_ok=True)
             elif result := record.result(GlmResult):
                 return result
             record.save_config(run.yaml)
-            return _write(run, problem, estimates, meta, watch.lap())
+            return _write(run, problem, estimates, meta, survival, watch.lap())
 
 
 def check_method(run: GlmRun) -> None:
@@ -115,10 +119,19 @@ def _why_no_meta(problem: Problem) -> str | None:
 
 
 def _write(
-    run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalysis | None, seconds: float
+    run: GlmRun,
+    problem: Problem,
+    estimates: Estimates,
+    meta: MetaAnalysis | None,
+    survival: SurvivalAnalysis | None,
+    seconds: float,
 ) -> dict[str, Any]:
     """Write all files, `result.json` last, and return the result."""
-    folder, result = run.folder, without_nonfinite(_result(run, problem, estimates, meta, seconds))
+    folder, result = run.folder, _result(run, problem, estimates, meta, seconds)
+    if survival is not None:
+        result = result | survival.result | {"notes": result["notes"] + survival.notes}
+        survival.write(folder)
+    result = without_nonfinite(result)
     write_atomically(folder / "coefficients.csv", csv_of_lines(result["coefficients"]))
     for name, text in coefficient_files(result).items():
         write_atomically(folder / name, text.encode())
@@ -192,8 +205,9 @@ def _notes(run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalys
         notes.append(f"reference categories: {', '.join(design.references)}")
     if design.constant:
         notes.append(f"left out, since constant: {', '.join(design.constant)}")
-    if problem.loss.name == "cox":
-        notes.append("stratified by client: every client has its own baseline hazard; ties by Breslow's method")
+    if isinstance(problem.loss, Cox):
+        method = f"{problem.loss.ties.title()}'s method"
+        notes.append(f"stratified by client: every client has its own baseline hazard; ties by {method}")
     if run.glm.covariance == "cluster" and estimates.clients < FEW_CLIENTS:
         notes.append(f"{estimates.clients} clients are few: cluster-robust standard errors are too small")
     if estimates.is_debiased:

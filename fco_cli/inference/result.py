@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST_FILE = 1 << 30  # bytes
+DOUBTFUL = 0.05  # p-value of a term whose test of proportional hazards is printed
 COVARIANCE_NAMES = {
     "model": "model-based",
     "hc0": "robust (HC0)",
@@ -61,10 +62,39 @@ class RecordedGlm:
     @property
     def clients(self) -> pd.DataFrame:
         """Estimates of every client from its own rows; empty without a meta-analysis."""
+        return self._table("clients")
+
+    def _table(self, name: str) -> pd.DataFrame:
+        """Return a table of the record; empty if there is none."""
         import pandas as pd
 
-        path = self.folder / "clients.csv"
+        path = self.folder / f"{name}.csv"
         return pd.read_csv(path) if path.is_file() else pd.DataFrame()
+
+    @property
+    def survival(self) -> pd.DataFrame:
+        """Kaplan-Meier curve of every client; empty unless the loss is Cox's."""
+        return self._table("survival")
+
+    @property
+    def baseline(self) -> pd.DataFrame:
+        """Baseline cumulative hazard of every client; empty unless the loss is Cox's."""
+        return self._table("baseline")
+
+    @property
+    def calibration(self) -> pd.DataFrame:
+        """Predicted and observed risk until the horizon by group; empty without a horizon."""
+        return self._table("calibration")
+
+    @property
+    def proportional_hazards(self) -> pd.DataFrame:
+        """Score tests of proportional hazards by term; empty unless the loss is Cox's."""
+        return _frame(self.result.get("proportional_hazards", []), "term")
+
+    @property
+    def concordance(self) -> pd.DataFrame:
+        """Concordance of all clients and of every client; empty unless the loss is Cox's."""
+        return _frame(self.result.get("concordance", []), "client")
 
     def covariance(self, kind: str | None = None) -> pd.DataFrame:
         """Return a covariance matrix of the coefficients; by default that of the table.
@@ -142,7 +172,22 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
     lines += as_text(headings(result), [cells(line) for line in result["coefficients"]])
     if grouped := [line for line in result["terms"] if line["numerator"] > 1]:
         lines += [f"{line['term']}: {describe_test(line)}" for line in grouped]
-    return [*lines, *result["notes"]]
+    return [*lines, *survival_summary(result), *result["notes"]]
+
+
+def survival_summary(result: dict[str, Any]) -> list[str]:
+    """Return the lines about concordance and proportional hazards of a Cox model."""
+    lines = []
+    if (scores := result.get("concordance")) and scores[0]["concordance"] is not None:
+        lines.append(
+            f"concordance {scores[0]['concordance']:.4g} (std. error {scores[0]['error']:.2g}), within clients"
+        )
+    if tests := result.get("proportional_hazards"):
+        low = [f"{line['term']} (p = {format_p(line['p'])})" for line in tests[:-1] if line["p"] < DOUBTFUL]
+        last = tests[-1]
+        text = f"chi-squared {last['statistic']:.4g} on {last['df']} df, p = {format_p(last['p'])}"
+        lines.append(f"proportional hazards: {text}{'; below 0.05: ' if low else ''}{', '.join(low)}")
+    return lines
 
 
 def describe_test(test: dict[str, Any]) -> str:

@@ -306,7 +306,7 @@ def curvature_kernel(data: ClientData, model: Model, loss: Loss) -> Kernel:
         add_hessian = add_rows_curvature
     else:
         observe = specialize(observe_loss, on_row=value)
-        row_kernels = {"client_curvature": loss.client_curvature}
+        row_kernels = {"client_curvature": loss.bound_kernel("client_curvature")}
         add_hessian = specialize(add_client_curvature, on_row=row_kernels)
     own = {
         "columns": sparse_columns if isinstance(data.x, SparseRows) else dense_columns,

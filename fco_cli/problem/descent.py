@@ -126,7 +126,7 @@ def row_kernels(data: ClientData, loss: Loss) -> dict[str, Any]:
 def row_loop(data: ClientData, model: Model, loss: Loss, observe: Kernel = observe_nothing) -> Kernel:
     """Return the loop over jobs and rows for a loss: `each_row`, or the loss's own if the rows depend on each other."""
     if loss.client_loss is not None:
-        return specialize(loss.client_loss, on_row={"observe": observe})
+        return specialize(loss.bound_kernel("client_loss"), on_row={"observe": observe})
     parts = row_kernels(data, loss)
     loop = specialize(each_row, on_row={"observe": observe, **parts})
     if not model.site_bias:

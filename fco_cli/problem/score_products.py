@@ -133,7 +133,7 @@ def score_kernel(data: ClientData, model: Model, loss: Loss) -> Kernel:
     if not has_curvature(model, loss) or (couples_rows and loss.client_residuals is None):
         raise UserError(f"task: the {loss.name} loss has no scores of rows; choose a model-based covariance")
     observe: Any = observe_nothing
-    residuals = loss.client_residuals
+    residuals = loss.bound_kernel("client_residuals") if couples_rows else None
     if not couples_rows:
         kernels = {"value": loss.bound_kernel("value"), "curvature": loss.bound_kernel("curvature")}
         observe = specialize(observe_curvature, on_row=kernels)

@@ -45,6 +45,7 @@ class Tabular(Task):
     """Base class of tasks on tables; subclasses define the source of the rows."""
 
     loss: str  # auto: inferred from the labels
+    cox_ties: str = "breslow"  # `ties` of the Cox loss: breslow or efron
     huber_delta: float  # `delta` of the Huber loss; a parameter of a loss may have a key <loss>_<parameter>
     loss_options: Any = None  # parameters of the loss by name: {sharpness: 2}
     standardize: bool  # features to mean 0 and standard deviation 1, from the merged moments of the clients

@@ -10,9 +10,10 @@ import pytest
 from fco_cli.errors import UserError
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import all_losses
-from fco_cli.problem.losses.survival import Cox
+from fco_cli.problem.losses.survival import TIES, Cox
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem
+from fco_cli.problem.score_products import score_products_of
 
 OFFSETS = np.array([0, 9, 20])
 
@@ -24,31 +25,63 @@ def rows(ties: bool = True) -> ClientData:
     return ClientData(random.standard_normal((20, 3)), times, OFFSETS)
 
 
-def by_formula(scores: np.ndarray, y: np.ndarray) -> float:
-    """Return the negative log partial likelihood of one client per row (Breslow)."""
-    events = [i for i in range(len(y)) if y[i] > 0]
-    return sum(np.log(np.exp(scores[abs(y) >= y[i]]).sum()) - scores[i] for i in events) / len(y)
+def by_formula(scores: np.ndarray, y: np.ndarray, ties: str = "breslow") -> float:
+    """Return the negative log partial likelihood of one client per row."""
+    total, e = 0.0, np.exp(scores)
+    for time in np.unique(y[y > 0]):
+        tied = y == time
+        for r in range(tied.sum()):
+            removed = r / tied.sum() * e[tied].sum() if ties == "efron" else 0.0
+            total += np.log(e[abs(y) >= time].sum() - removed)
+        total -= scores[tied].sum()
+    return total / len(y)
 
 
-def problem_of(data: ClientData, regularizer) -> Problem:
-    return Problem(data, Linear(3), Cox(), regularizer=regularizer("l1", strength=0.02))
+def problem_of(data: ClientData, regularizer, ties: str = "breslow") -> Problem:
+    return Problem(data, Linear(3), Cox(ties), regularizer=regularizer("l1", strength=0.02))
 
 
-@pytest.mark.parametrize("ties", [True, False])
-def test_value_and_gradient_are_the_formulas(regularizer, ties):
-    data = rows(ties)
-    problem, w = problem_of(data, regularizer), np.random.default_rng(1).standard_normal((2, 4))
+@pytest.mark.parametrize("has_ties", [True, False])
+@pytest.mark.parametrize("ties", TIES)
+def test_derivatives_are_those_of_the_formula(regularizer, ties, has_ties):
+    """Value, gradient, Hessian, and score residuals, which add up to the gradient of their client."""
+    data = rows(has_ties)
+    problem, w = problem_of(data, regularizer, ties), np.random.default_rng(1).standard_normal((2, 4))
     w[:, 3] = 0.7  # the bias cancels
 
     def risk(v: np.ndarray) -> float:
         parts = [slice(low, high) for low, high in pairwise(OFFSETS)]
-        return np.mean([by_formula(data.x[part] @ v[:3] + v[3], data.y[part]) for part in parts])
+        return np.mean([by_formula(data.x[part] @ v[:3] + v[3], data.y[part], ties) for part in parts])
 
     risk_of_w = problem.risk(w)
     for j in range(2):
         assert risk_of_w.value[j] == pytest.approx(risk(w[j]), rel=1e-12)
         slopes = [(risk(w[j] + step) - risk(w[j] - step)) / 2e-6 for step in 1e-6 * np.eye(4)]
         np.testing.assert_allclose(risk_of_w.gradient[j], slopes, atol=1e-8)
+    curved = problem.curvature(w)
+    np.testing.assert_allclose(curved.gradient, risk_of_w.gradient, rtol=1e-12, atol=1e-15)
+    for k, step in enumerate(1e-5 * np.eye(4)):
+        differences = (problem.risk(w + step).gradient - problem.risk(w - step).gradient) / 2e-5
+        np.testing.assert_allclose(curved.hessian[:, k], differences, atol=1e-8)
+    assert not np.abs(curved.hessian[:, 3]).any()
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_a_permuted_tie_changes_nothing(regularizer, ties):
+    """Efron's method gives tied events different denominators; robust sums must not depend on their order."""
+    data, w = rows(), np.array([0.4, -0.7, 0.2, 0.0])
+    order = np.append(np.random.default_rng(5).permutation(9), np.arange(9, 20))
+    permuted = ClientData(data.x[order], data.y[order], OFFSETS)
+    one, other = (
+        score_products_of(each, np.ones(2) / 2, Linear(3), Cox(ties), w, np.arange(3)) for each in (data, permuted)
+    )
+    np.testing.assert_allclose(one.rows, other.rows, rtol=1e-12)
+    np.testing.assert_allclose(one.clients, other.clients, rtol=1e-9, atol=1e-15)
+    gradient = np.zeros((3, 3))
+    for m in range(2):
+        own = problem_of(data.client(m), regularizer, ties).risk(w[None]).gradient[0, :3] / 2
+        gradient += np.outer(own, own)
+    np.testing.assert_allclose(one.unpacked()[1], gradient, rtol=1e-9, atol=1e-15)
 
 
 def test_the_order_of_rows_does_not_matter(regularizer):
@@ -65,8 +98,9 @@ def test_the_order_of_rows_does_not_matter(regularizer):
 
 @pytest.mark.ci
 @pytest.mark.machine_code
-def test_machine_code_agrees_with_python(regularizer, make_algorithm, full_cohort):
-    problem = problem_of(rows(), regularizer)
+@pytest.mark.parametrize("ties", TIES)
+def test_machine_code_agrees_with_python(regularizer, make_algorithm, full_cohort, ties):
+    problem = problem_of(rows(), regularizer, ties)
     w = np.random.default_rng(1).standard_normal((1, 4))
     gradient = problem.risk(w).gradient
     algorithm = make_algorithm("fedavg", problem, client_lr=1.0)
