@@ -19,7 +19,7 @@ from fco_cli.problem.data import Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss, all_losses
 from fco_cli.problem.losses.base import LINKS
-from fco_cli.typed_files import BadRecord, read_arrays, read_bounded, read_json
+from fco_cli.typed_files import BadRecord, read_arrays, read_bounded, read_json, read_pairs
 
 LARGEST_FILE = 1 << 30  # bytes
 FILES = ("linear_model.json", "linear_model.npz")
@@ -151,6 +151,10 @@ class FittedModel:
             return read_sparse_rows(path, self.coef.shape[1])
         return self.preparation.encode(read_features(path, self.preparation.table))
 
+    def scores_of(self, path: Path) -> Array:
+        """Return the scores [N, C] of the rows of a new file."""
+        return self.scores(self.rows(path))
+
     def scores(self, x: Rows) -> Array:
         """Return the scores [N, C] of rows; scores that overflow become infinite."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -172,6 +176,18 @@ class FittedModel:
 
     def _classes(self, count: int) -> list[str]:
         return [str(k) for k in range(count)] if self.classes is None else self.classes
+
+
+def read_site_intercepts(record: Path) -> dict[str, float]:
+    """Return the intercepts of the training clients in a record; empty if they have no intercepts of their own."""
+    path = record / "site_intercepts.csv"
+    if not path.exists():
+        return {}
+    pairs = read_pairs(path, "site_intercepts.csv", "client,intercept")
+    try:
+        return {client: float(text) for client, text in pairs.items()}
+    except ValueError as problem:
+        raise UserError(f"{path}: intercepts must be numbers: {problem}") from problem
 
 
 def _require_files(record: Path) -> None:
