@@ -164,6 +164,8 @@ def _of_preparation(fitted: FittedModel, preparation: Preparation) -> PortableMo
 
 def terms_of(preparation: Preparation) -> list[Term]:
     """Return the features of a preparation as terms."""
+    if preparation.terms:
+        return preparation.terms
     flagged, terms = set(preparation.flagged), list[Term]()
     for column in preparation.columns:
         encoding = preparation.categories.get(column)

@@ -79,6 +79,8 @@ def design_of(problem: Problem, drop: Sequence[str] = (), offset: str | None = N
     constant = [] if preparation is None else list(preparation.constant)
     references = _references(preparation)
     own_terms = [_term(name, preparation) for name in names]
+    if preparation is not None and preparation.terms:
+        own_terms = [term.group for term in preparation.terms]
     for name in drop:
         require(name in names or name in own_terms, "glm.drop", name, f"features or columns: {format_list(names)}")
     left_out = {*constant, *references, *drop, offset}
@@ -126,8 +128,8 @@ def _classes(problem: Problem, outputs: int) -> list[tuple[int, str]]:
 
 def _references(preparation: Preparation | None) -> list[str]:
     """Return the indicators of reference categories: the first category of a column that has an indicator for each."""
-    if preparation is None:
-        return []
+    if preparation is None or preparation.terms:
+        return []  # a formula leaves them out itself
     references = []
     for column, encoding in preparation.categories.items():
         if len(encoding.names) > 2:

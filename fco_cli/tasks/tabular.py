@@ -26,6 +26,7 @@ from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.source import Columns
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.splits import Holdout, Partition, Parts, split
+from fco_cli.data.terms import prepared_by_formula
 from fco_cli.errors import UserError, no_such_key, require
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData, HeldOut
@@ -34,14 +35,15 @@ from fco_cli.problem.losses import Logistic, Loss, Softmax, Squared, all_losses
 from fco_cli.problem.losses.survival import Cox
 from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density
+from fco_cli.tasks.model_terms import ModelTerms
+from fco_cli.tasks.row_weights import with_weights
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Tabular(Task):
+class Tabular(ModelTerms):
     """Base class of tasks on tables; subclasses define the source of the rows."""
 
     loss: str  # auto: inferred from the labels
@@ -76,6 +78,7 @@ class Tabular(Task):
             self.configured_loss()  # raises UserError for an invalid parameter
         _ = self.recipe, self.holdouts
         self._check_ranges()
+        self.check_terms(self.ranges)
         allowed = "null or balanced"
         require(self.class_weight in (None, "balanced"), "task.class_weight", self.class_weight, allowed)
 
@@ -99,7 +102,7 @@ class Tabular(Task):
         """Return the configuration without the parameters of other losses and without keys that are not used."""
         other_losses = [kind for name, kind in all_losses().items() if name != self.loss]
         unused = {f"{kind.name}_{parameter.name}" for kind in other_losses for parameter in fields(kind)}
-        unused |= {key for key in ("ranges", "moments_noise") if getattr(self, key) is None}
+        unused |= {key for key in ("ranges", "moments_noise") if getattr(self, key) is None} | self.unused_terms()
         unused |= set() if self.exact_sums else {"exact_sums"}
         return {key: value for key, value in super().identity().items() if key not in unused}
 
@@ -210,7 +213,7 @@ class Tabular(Task):
     def _build_parts(self, data: FederatedData, parts: Parts, dtype: str, seed: int) -> TaskData:
         loss = self._loss_for(data)
         outputs = check_labels(data, loss)
-        data = self._with_weights(data, parts.training, loss)
+        data = with_weights(data, parts.training, loss, self.class_weight)
         preparation = self._fit_preparation(data, parts.training, seed)
         self._check_memory(data, preparation, dtype)
         training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
@@ -236,24 +239,12 @@ class Tabular(Task):
             require(not self.standardize, "task.standardize", self.standardize, allowed)
             return None
         rows = data.take(training)
+        if (formula := self.parsed_formula()) is not None:
+            return replace(prepared_by_formula(rows, formula, self.recipe, self.exact_sums), table=self.columns)
         if self.ranges is None:
             return replace(prepared(rows, self.recipe, self.exact_sums), table=self.columns)
         declared = self.ranges, self.standardize, self.moments_noise
         return replace(simulated_preparation(rows, *declared, seed), table=self.columns)
-
-    def _with_weights(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
-        """Return the data with sample weights times class weights, normalized to mean 1 over the training rows."""
-        weights = data.weights
-        if self.class_weight == "balanced":
-            require(loss.classification, "task.class_weight", "balanced", f"null for the {loss.name} loss")
-            classes, member = np.unique(data.y, return_inverse=True)
-            counts = np.bincount(member[training], minlength=len(classes))  # a sum over the clients
-            weights = (1.0 if weights is None else weights) * (1 / np.maximum(counts, 1))[member]
-        if weights is None:
-            return data
-        mean = weights[training].mean()
-        require(mean > 0, "weights", "0 for every training row", "above 0 for some training rows")
-        return replace(data, weights=weights / mean)
 
     def _check_memory(self, data: FederatedData, preparation: Preparation | None, dtype: str) -> None:
         """Raise UserError if the rows, in the precision of the run and during preparation, exceed the memory."""
@@ -332,6 +323,11 @@ class Custom(Tabular):
         _ = self._partition, self.columns
 
     @property
+    def categorical_columns(self) -> tuple[str, ...]:
+        formula = self.parsed_formula()
+        return tuple(dict.fromkeys([*self.categorical, *([] if formula is None else formula.categorical)]))
+
+    @property
     def _partition(self) -> Partition | None:
         if self.partition is None:
             return None
@@ -339,7 +335,7 @@ class Custom(Tabular):
 
     @property
     def columns(self) -> Columns:
-        lists = (tuple(self.drop), tuple(self.categorical), tuple(self.missing), tuple(self.names))
+        lists = (tuple(self.drop), self.categorical_columns, tuple(self.missing), tuple(self.names))
         dealt = self.partition is not None
         return Columns(
             self.label, self.client, self.split, self.weights, *lists, dealt=dealt, event=self.event,

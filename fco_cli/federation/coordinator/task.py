@@ -44,6 +44,7 @@ UNSUPPORTED_KEYS = {
     "weights": "all rows have weight 1",
     "class_weight": "all rows have weight 1",
     "partition": "each site is one client",
+    "formula": "sites prepare the columns of their tables only",
 }
 
 
