@@ -160,6 +160,15 @@ def nodes_of(expression: Expression) -> Iterator[Expression]:
         yield from nodes_of(expression.argument)
 
 
+def is_logarithm(expression: Expression) -> bool:
+    """Return True for the logarithm of a column."""
+    return (
+        isinstance(expression, Call)
+        and expression.function == "log"
+        and isinstance(next(iter(expression.arguments), None), Column)
+    )
+
+
 def inconsistency(expression: Expression, numbers: set[str], categories: dict[str, list[str]]) -> str | None:
     """Return what is wrong with an expression, given the columns of numbers and the categories of others, or None."""
     for node in nodes_of(expression):

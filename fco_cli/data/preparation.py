@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from fco_cli.data.exact_sums import category_names, column_sums, exact_sum, sum_summary
-from fco_cli.data.expressions import Term, evaluate_term, inconsistency
+from fco_cli.data.expressions import Column, Expression, Term, evaluate_term, inconsistency, is_logarithm, nodes_of
 from fco_cli.data.format import Features, FederatedData, check_unique, first_row, format_list, shown
 from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.source import Columns
@@ -75,6 +75,7 @@ class Preparation:
     constant: list[str] = field(default_factory=list)  # features with the same value in all rows
     table: Columns = field(default_factory=Columns)  # roles of the columns in a new table
     terms: list[Term] = field(default_factory=list)  # features of a formula; empty: the columns are the features
+    offset: Expression | None = None  # added to the scores: a column, or the logarithm of one
 
     @property
     def features(self) -> list[str]:
@@ -115,13 +116,20 @@ class Preparation:
 
         A formula needs only its own columns.
         """
-        x = _reorder_columns(table, self.columns, ignores_others=bool(self.terms))
+        others = table.names if self.terms else self._offset_columns
+        x = _reorder_columns(table, self.columns, others)
         levels = {table.names[k]: names for k, names in table.levels.items() if table.names[k] in self.columns}
         if text_columns := sorted(levels.keys() - self.categories.keys()):
             raise UserError(
                 f"{table.source}: column {shown(text_columns[0])!r} holds texts; the model was trained on numbers"
             )
         return x, levels
+
+    @property
+    def _offset_columns(self) -> list[str]:
+        return (
+            [] if self.offset is None else [node.column for node in nodes_of(self.offset) if isinstance(node, Column)]
+        )
 
     def _encode_terms(self, table: Features) -> Array:
         """Return the terms of a formula [N, D]; raise UserError if one is not finite."""
@@ -148,7 +156,7 @@ class Preparation:
 
     def as_json(self) -> str:
         plain = msgspec.to_builtins(self)
-        plain = plain if self.terms else {key: value for key, value in plain.items() if key != "terms"}
+        plain = {key: value for key, value in plain.items() if key not in ("terms", "offset") or value}
         return json.dumps({"version": VERSION, **plain}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
@@ -183,6 +191,8 @@ class Preparation:
         for factor in (factor for term in self.terms for factor in term.factors):
             if fault := inconsistency(factor, numbers, names):
                 return f"terms: {fault}"
+        if not isinstance(self.offset, Column | None) and not is_logarithm(self.offset):
+            return "offset: must be a column, or the logarithm of one"
         if len(self.mean) != len(self.scale) or len(self.mean) not in (0, len(features)):
             return f"mean and scale must have {len(features)} numbers each, or none"
         return None if all(scale > 0 for scale in self.scale) else "scale must be positive"
@@ -224,14 +234,17 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
-def _reorder_columns(table: Features, columns: list[str], ignores_others: bool = False) -> Array:
-    """Return x with the columns in the given order; raise UserError if columns are missing or, by default, unknown."""
+def _reorder_columns(table: Features, columns: list[str], others: list[str]) -> Array:
+    """Return x with the columns in the given order; raise UserError if columns are missing or unknown.
+
+    `others` are known columns that are not used.
+    """
     if table.names == columns:
         return table.x
-    index, known = {name: k for k, name in enumerate(table.names)}, set(columns)
+    index, known = {name: k for k, name in enumerate(table.names)}, {*columns, *others}
     missing = [name for name in columns if name not in index]
     extra = [name for name in table.names if name not in known]
-    if missing or (extra and not ignores_others):
+    if missing or extra:
         hint = did_you_mean(missing[0], extra) if missing else ""
         lists = (("missing columns", missing), ("unknown columns", extra))
         differences = "; ".join(f"{what} {format_list(names)}" for what, names in lists if names)

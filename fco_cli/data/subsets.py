@@ -8,8 +8,27 @@ from dataclasses import replace
 import numpy as np
 
 from fco_cli.data.format import FederatedData, format_list, shown
+from fco_cli.data.readers.dates import Derivation
+from fco_cli.data.readers.source import Columns
 from fco_cli.data.sparse import is_sparse
 from fco_cli.errors import UserError, did_you_mean
+
+
+def restrict_roles(columns: Columns, names: Sequence[str]) -> Columns:
+    """Return the roles of columns in a table that may have these features only."""
+    known = {*names, *(name.rpartition(" [")[0] for name in names)}  # a unit is not part of the name in the file
+
+    def is_known(marker: str) -> bool:
+        column, colon, _ = marker.rpartition(":")
+        return not colon or column in known
+
+    label = columns.label
+    return replace(
+        columns,
+        categorical=tuple(name for name in columns.categorical if name in known or name == label),
+        missing=tuple(filter(is_known, columns.missing)),
+        derive=tuple(text for text in columns.derive if Derivation.name_in(text) in known),
+    )
 
 
 def select_columns(data: FederatedData, names: Sequence[str], key: str) -> FederatedData:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fco_cli.data.expressions import Column, Expression, Indicator, IsMissing, Term, nodes_of
 from fco_cli.data.fitted import FittedModel
+from fco_cli.data.offsets import offset_column
 from fco_cli.data.preparation import OTHER, Preparation
 from fco_cli.data.readers.cells import CellParser, Renaming, category_name, parse_number
 from fco_cli.errors import UserError
@@ -156,8 +157,10 @@ def _of_preparation(fitted: FittedModel, preparation: Preparation) -> PortableMo
         else InputColumn(name, "number", _missing_numbers(name, cells), fill)
         for name, fill in zip(preparation.columns, preparation.fill, strict=True)
     ]
+    if preparation.offset is not None:
+        columns.append(InputColumn(offset_column(preparation.offset), "number", [], None))
     return PortableModel(
-        fitted.link, fitted.classes, columns, terms_of(preparation), fitted.coef, fitted.intercept,
+        fitted.link, fitted.classes, columns, terms_of(preparation), fitted.coef, fitted.intercept, preparation.offset,
         fold_case=table.fold_case,
     )  # fmt: skip
 

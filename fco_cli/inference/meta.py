@@ -121,7 +121,6 @@ def meta_analysis(
     federated: Estimates,
     level: float,
     drop: Sequence[str] = (),
-    exposure: str | None = None,
     on_round: Callable[[], None] = lambda: None,
 ) -> MetaAnalysis:
     """Return the meta-analysis of a problem whose federated estimates are known."""
@@ -131,7 +130,7 @@ def meta_analysis(
     for m, name in enumerate(names):
         own = replace(problem, training=problem.training.client(m), clients=[name], held_out=None, test=None)
         try:
-            fitted[name] = estimate(own, drop, exposure, with_tests=False, on_round=on_round)
+            fitted[name] = estimate(own, drop, with_tests=False, on_round=on_round)
         except UserError as problem_of_fit:
             without[name] = str(problem_of_fit).removeprefix("glm: ")
     size = len(federated.design.names)

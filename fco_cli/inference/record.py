@@ -7,7 +7,7 @@ covariance.npz     estimates [A] and the covariance matrices [A, A] of all kinds
 clients.csv        estimates of every client from its own rows
 meta.csv           pooled estimates of the clients
 forest.png         clients, pooled and federated estimates of the coefficients with the largest statistics
-linear_model.*     the model for fco-predict, as in the record of a run; maximum likelihood without an exposure only
+linear_model.*     the model for fco-predict, as in the record of a run; maximum likelihood only
 result.json        written last; lists all files above
 """
 
@@ -33,6 +33,8 @@ from fco_cli.problem.problem import Problem
 from fco_cli.results import GlmResult, listed_files
 from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record
+from fco_cli.tasks.base import Task
+from fco_cli.tasks.model_terms import ModelTerms
 
 log = logging.getLogger(__name__)
 FEW_CLIENTS = 30  # cluster-robust standard errors are too small with fewer
@@ -48,8 +50,8 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
     log.info("%s: inference with regularizer %s", run.task.name, run.regularizer.name)
     with limited_threads(run.threads):
         watch, settings = Stopwatch(), run.glm
-        problem = problem_for(run, run.task.cross_validated().data(run.seed, run.hparams.dtype))
-        options = {"drop": settings.drop, "exposure": settings.exposure, "on_round": stop.check}
+        problem = problem_for(run, for_inference(run).data(run.seed, run.hparams.dtype))
+        options = {"drop": settings.drop, "on_round": stop.check}
         estimates = estimate(problem, **options)  # type: ignore[arg-type]
         has_meta = settings.meta and not estimates.is_debiased and problem.data.clients > 1
         meta = meta_analysis(problem, estimates, settings.level, **options) if has_meta else None  # type: ignore[arg-type]
@@ -60,6 +62,14 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
                 return result
             record.save_config(run.yaml)
             return _write(run, problem, estimates, meta, watch.lap())
+
+
+def for_inference(run: GlmRun) -> Task:
+    """Return the task without validation rows, with its offset as a feature."""
+    if isinstance(run.task, ModelTerms):
+        return run.task.for_inference(run.glm.exposure)
+    require(run.glm.exposure is None, "glm.exposure", run.glm.exposure, "null for a task without a table")
+    return run.task.cross_validated()
 
 
 def check_method(run: GlmRun) -> None:
@@ -95,7 +105,7 @@ def _write(
     if meta is not None and meta.pooled:
         write_atomically(folder / "meta.csv", csv_of_lines(result["meta"]))
         write_atomically(folder / "forest.png", forest_png(result, meta.client_lines()))
-    if not estimates.is_debiased and run.glm.exposure is None:
+    if not estimates.is_debiased:
         model = estimates.design.start.copy()
         model[estimates.design.columns] = estimates.weights
         run.task.export(problem, model, folder)

@@ -17,6 +17,7 @@ import numpy as np
 
 from fco_cli.data.fitted import LinearModel
 from fco_cli.data.format import FederatedData, check_labels, format_list, shown
+from fco_cli.data.offsets import key_of, split_offset
 from fco_cli.data.plausibility import Finding, find_doubts
 from fco_cli.data.preparation import Preparation, Recipe, prepared
 from fco_cli.data.published import PUBLICATIONS, Publication
@@ -26,6 +27,7 @@ from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.source import Columns
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.splits import Holdout, Partition, Parts, split
+from fco_cli.data.subsets import restrict_roles
 from fco_cli.data.terms import prepared_by_formula
 from fco_cli.errors import UserError, no_such_key, require
 from fco_cli.memory_limit import require_memory
@@ -37,7 +39,7 @@ from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.metrics import density
 from fco_cli.tasks.model_terms import ModelTerms
-from fco_cli.tasks.row_weights import with_weights
+from fco_cli.tasks.table_rows import prepared_rows, with_weights
 
 log = logging.getLogger(__name__)
 
@@ -213,10 +215,18 @@ class Tabular(ModelTerms):
     def _build_parts(self, data: FederatedData, parts: Parts, dtype: str, seed: int) -> TaskData:
         loss = self._loss_for(data)
         outputs = check_labels(data, loss)
+        expression, offset, shift = self.offset_expression(), None, 0.0
+        if expression is not None:
+            data, offset = split_offset(data, expression, loss)
         data = with_weights(data, parts.training, loss, self.class_weight)
         preparation = self._fit_preparation(data, parts.training, seed)
+        if offset is not None and not self.keeps_offset:
+            data, shift = offset.applied(data, parts.training, loss, key_of(offset.expression))
+        extra = offset if self.keeps_offset else None
         self._check_memory(data, preparation, dtype)
-        training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
+        training, validation, test = (
+            prepared_rows(data, rows, parts.training, preparation, dtype, extra) for rows in parts
+        )
         assert training is not None
         classes = None if data.classes is None else data.classes.tolist()
         clients = np.unique(data.client[parts.training]).tolist()
@@ -224,11 +234,11 @@ class Tabular(ModelTerms):
         allowed = f"false for the {loss.name} loss, which has no single intercept"
         require(is_supported, "task.site_intercept", True, allowed)
         names = data.features if preparation is None else preparation.features
-        features = None if names is None else tuple(names)
+        features = None if names is None else (*names, *([] if extra is None else [extra.name]))
         kind = SparseLinear if preparation is None else Linear
         return TaskData(
             training, kind(training.x.shape[1], outputs, site_bias=self.site_intercept), loss, validation,
-            description=LinearModel(loss, classes, preparation, clients, features),
+            description=LinearModel(loss, classes, preparation, clients, features, shift),
             features=features, test=test, clients=clients,
         )  # fmt: skip
 
@@ -238,13 +248,16 @@ class Tabular(ModelTerms):
             allowed = f"false: centering would make the sparse rows of {data.source} dense"
             require(not self.standardize, "task.standardize", self.standardize, allowed)
             return None
-        rows = data.take(training)
+        rows, roles = data.take(training), self.columns
         if (formula := self.parsed_formula()) is not None:
-            return replace(prepared_by_formula(rows, formula, self.recipe, self.exact_sums), table=self.columns)
-        if self.ranges is None:
-            return replace(prepared(rows, self.recipe, self.exact_sums), table=self.columns)
-        declared = self.ranges, self.standardize, self.moments_noise
-        return replace(simulated_preparation(rows, *declared, seed), table=self.columns)
+            preparation = prepared_by_formula(rows, formula, self.recipe, self.exact_sums)
+            used = [*preparation.columns, self.offset or self.exposure or ""]  # others may be absent from new tables
+            roles = restrict_roles(roles, used)
+        elif self.ranges is None:
+            preparation = prepared(rows, self.recipe, self.exact_sums)
+        else:
+            preparation = simulated_preparation(rows, self.ranges, self.standardize, self.moments_noise, seed)
+        return replace(preparation, table=roles, offset=self.offset_expression())
 
     def _check_memory(self, data: FederatedData, preparation: Preparation | None, dtype: str) -> None:
         """Raise UserError if the rows, in the precision of the run and during preparation, exceed the memory."""
@@ -271,21 +284,11 @@ class Tabular(ModelTerms):
         """Write a linear model; the local baseline has no single model to export."""
         if model.ndim == 1 and isinstance(problem.model, Linear):
             weights = problem.layout.view(model[None], "weights").reshape(problem.model.widths[-1], -1)
+            own = problem.description.preparation
+            weights = weights if own is None else weights[:, : len(own.features)]  # without an offset
             bias = model[problem.layout.slices["bias"]].astype(float)
             site_bias = problem.site_biases(model[None])[:, 0] if problem.model.site_bias else None
             problem.description.write(folder, weights.astype(float), bias, site_bias, problem.weights)
-
-
-def _rows(
-    data: FederatedData, rows: Array, training: Array, preparation: Preparation | None, dtype: str
-) -> ClientData | None:
-    """Return the prepared rows of a mask, or None if there are none."""
-    if not rows.any():
-        return None
-    part = data.take(rows)
-    x = part.x if preparation is None else preparation.apply(part.raw)
-    clients = replace(part, x=x).model_clients(dtype)
-    return clients if rows is training else replace(clients, trained_as=data.training_index(training, rows))
 
 
 @dataclass(kw_only=True)

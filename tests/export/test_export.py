@@ -13,10 +13,14 @@ import pytest
 
 from fco_cli.api import export
 from fco_cli.commands.export import main
+from fco_cli.data.expressions import Call, Column
 from fco_cli.data.fitted import LinearModel
+from fco_cli.data.formula import parse
 from fco_cli.data.preparation import Recipe, prepared
 from fco_cli.data.readers import read
 from fco_cli.data.readers.source import Columns
+from fco_cli.data.subsets import restrict_roles, select_columns
+from fco_cli.data.terms import prepared_by_formula
 from fco_cli.estimators import FederatedClassifier, FederatedRegressor
 from fco_cli.problem.losses import all_losses
 
@@ -187,3 +191,37 @@ def test_the_models_of_a_path_are_in_its_folders(tmp_path, capsys):
 def test_what_is_not_a_model(tmp_path):
     with pytest.raises(ValueError, match="got int, must be a record, its folder, or a fitted estimator"):
         export(3, tmp_path / "m.json")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax", "poisson"])
+def test_terms_of_a_formula(tmp_path, check_exports, loss):
+    """Interactions, splines and functions; skops needs the type of this package for them."""
+    (tmp_path / "t.csv").write_text(TRAINING)
+    columns = replace(COLUMNS, categorical=("ward", "sex"))
+    formula = parse("age * C(sex) + ns(chol, knots=[205, 225]) + bs(age, df=3):ward + poly(chol, 2) + log10(chol) + "
+                    "I(-abs(age - 3)**2 / 7) + sqrt(exp(age) + log2(chol))")  # fmt: skip
+    data = read(tmp_path / "t.csv", columns)
+    preparation = replace(prepared_by_formula(data, formula, Recipe(min_count=1, flag_missing=True)), table=columns)
+    random, outputs = np.random.default_rng(3), OUTPUTS.get(loss, 1)
+    record = tmp_path / "record"
+    record.mkdir()
+    weights = random.standard_normal((outputs, len(preparation.features))) / 4
+    LinearModel(all_losses()[loss](), None, preparation).write(record, weights, random.standard_normal(outputs))
+    (tmp_path / "new.csv").write_text(NEW)
+    assert check_exports(record, tmp_path / "new.csv", frame_of(NEW)) == ["fco_cli.export.terms.TermTransformer"]
+
+
+@pytest.mark.parametrize("offset", ["column", "logarithm"])
+@pytest.mark.parametrize("formula", [None, "age:chol"])
+def test_offsets(tmp_path, check_exports, offset, formula):
+    (tmp_path / "t.csv").write_text(TRAINING)
+    data = read(tmp_path / "t.csv", COLUMNS)
+    data = select_columns(data, ["age", "chol", "color"], "task.offset")
+    preparation = prepared(data, Recipe()) if formula is None else prepared_by_formula(data, parse(formula), Recipe())
+    own = Column("years") if offset == "column" else Call("log", (Column("years"),))
+    preparation = replace(preparation, table=restrict_roles(COLUMNS, data.feature_names), offset=own)
+    weights = np.random.default_rng(1).standard_normal((1, len(preparation.features)))
+    LinearModel(all_losses()["poisson"](), None, preparation).write(tmp_path, weights, np.ones(1))
+    new = "age,chol,color,years\n1,200,red,2\n?,0,blue,0.5\n3,199.5,?,1\n"
+    (tmp_path / "new.csv").write_text(new)
+    check_exports(tmp_path, tmp_path / "new.csv", frame_of(new, ("color",)))

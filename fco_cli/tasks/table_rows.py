@@ -1,4 +1,4 @@
-"""Weights of rows: sample weights and class weights."""
+"""Rows of tasks on tables: their weights and their preparation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from fco_cli.data.format import FederatedData
+from fco_cli.data.offsets import Offset
+from fco_cli.data.preparation import Preparation
 from fco_cli.errors import require
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 
@@ -25,3 +28,21 @@ def with_weights(data: FederatedData, training: Array, loss: Loss, class_weight:
     mean = weights[training].mean()
     require(mean > 0, "weights", "0 for every training row", "above 0 for some training rows")
     return replace(data, weights=weights / mean)
+
+
+def prepared_rows(
+    data: FederatedData,
+    rows: Array,
+    training: Array,
+    preparation: Preparation | None,
+    dtype: str,
+    offset: Offset | None,
+) -> ClientData | None:
+    """Return the prepared rows of a mask, with an offset as the last feature, or None if there are none."""
+    if not rows.any():
+        return None
+    part = data.take(rows)
+    x = part.x if preparation is None else preparation.apply(part.raw)
+    x = x if offset is None else np.column_stack([x, offset.values[rows]])
+    clients = replace(part, x=x).model_clients(dtype)
+    return clients if rows is training else replace(clients, trained_as=data.training_index(training, rows))
