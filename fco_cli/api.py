@@ -1,4 +1,4 @@
-"""Python interface: `run`, `sweep`, `path`, `glm`, `theory`, `load` and `plot` (docs/python.md).
+"""Python interface: `run`, `sweep`, `path`, `glm`, `theory`, `load`, `plot` and `export` (docs/python.md).
 
 Arguments and output folders are those of the command line; finished runs are reused and interrupted ones resume.
 Invalid input raises a ValueError with the message that the command would print.
@@ -7,6 +7,7 @@ Invalid input raises a ValueError with the message that the command would print.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from omegaconf import DictConfig
+    from sklearn.base import BaseEstimator
 
     from fco_cli.inference.result import RecordedGlm
     from fco_cli.reporting import RecordedPath, RecordedRun, Results, Theorems
@@ -248,6 +250,38 @@ def plot(
     axis = pyplot.subplots()[1] if ax is None else ax
     draw_lines(axis, results, x, y, by)
     return axis
+
+
+def export(
+    model: str | os.PathLike[str] | RecordedRun | RecordedGlm | BaseEstimator,
+    file: str | os.PathLike[str],
+    format: Literal["skops", "onnx", "json"] | None = None,
+) -> Path:
+    """Write a fitted model with its preparation for other software, as `fco-export` does (docs/export.md).
+
+    Parameters
+    ----------
+    model : str, Path, record or estimator
+        Folder of a record, return value of `run` or `glm`, or a fitted estimator of `fco_cli.estimators`. The models
+        of a path are in its folders "min" and "1se".
+    file : str or Path
+        File to write.
+    format : {"skops", "onnx", "json"}, default=None
+        A scikit-learn Pipeline, an ONNX graph or JSON. By default the suffix of the file determines it.
+
+    Returns
+    -------
+    path : Path
+        The file.
+
+    Examples
+    --------
+    >>> export(glm("task=heart"), "heart.onnx")  # doctest: +SKIP
+    """
+    from fco_cli.export import export as write
+
+    with as_python_errors():
+        return write(model, file, format)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ LAYERS = [
     {"kernels"},
     {"problem"},
     {"data", "plugins"},
-    {"tasks", "algorithms"},
+    {"tasks", "algorithms", "export"},
     {"simulation"},
     {"federation", "testing"},
     {"config"},

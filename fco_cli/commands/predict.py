@@ -57,7 +57,7 @@ def predictions(record: Path, table: Path) -> str:
 
     load_plugins()
     model = FittedModel.read(record)
-    columns = model.columns(model.scores(model.rows(table)))
+    columns = model.columns(model.scores_of(table))
     rows: np.ndarray = np.column_stack(list(columns.values()))
     return as_csv(["row", *columns], ([k, *row] for k, row in enumerate(rows)), ".10g")
 

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
+FORMULA = re.compile(r"(task\.formula)=(?!null$)([^'\"].*)")
 CONDITION = re.compile(r"(task\.label)=([^'\"\[,]*[<>=!][^'\"\[,]*)")
-COLUMN_KEYS = ("label", "event", "client", "split", "weights", "patient", "decimal")  # of task=custom: a text
+COLUMN_KEYS = (
+    "label",
+    "event",
+    "client",
+    "split",
+    "weights",
+    "patient",
+    "decimal",
+    "offset",
+    "exposure",
+)  # of task=custom: a text
 COLUMN_LISTS = ("drop", "categorical", "missing", "names", "derive", "map")  # of task=custom: a list of texts
 TEXTS = re.compile(rf"(task\.(?:{'|'.join(COLUMN_KEYS)}))=(.+)")
 LISTS = re.compile(rf"(task\.(?:{'|'.join(COLUMN_LISTS)}))=\[(.*)\]")
@@ -73,8 +84,11 @@ def attribute_errors_to_overrides(started: list[bool], where: str) -> Iterator[N
 def quote_texts(override: str) -> str:
     """Return an override with quotes around column names and conditions, which need not follow Hydra's grammar.
 
-    `task.client=subject#`, `task.label=num>0` and `task.drop=[heart rate,a/b (%)]` need no quotes of their own.
+    `task.client=subject#`, `task.label=num>0`, `task.drop=[heart rate,a/b (%)]` and
+    `task.formula=age * sex + bs(chol, df=4)` need no quotes of their own.
     """
+    if formula := FORMULA.fullmatch(override):
+        return f"{formula[1]}={_quoted(formula[2])}"
     if condition := CONDITION.fullmatch(override):
         return f"{condition[1]}={_quoted(condition[2])}"
     text, texts = TEXTS.fullmatch(override), LISTS.fullmatch(override)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from fco_cli.data.offsets import offsets_of
 from fco_cli.data.preparation import Preparation
 from fco_cli.data.readers import read_features, read_sparse_rows
 from fco_cli.errors import UserError
@@ -19,7 +20,7 @@ from fco_cli.problem.data import Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss, all_losses
 from fco_cli.problem.losses.base import LINKS
-from fco_cli.typed_files import BadRecord, read_arrays, read_bounded, read_json
+from fco_cli.typed_files import BadRecord, read_arrays, read_bounded, read_json, read_pairs
 
 LARGEST_FILE = 1 << 30  # bytes
 FILES = ("linear_model.json", "linear_model.npz")
@@ -34,6 +35,7 @@ class LinearModel:
     preparation: Preparation | None  # None: sparse rows, which are not prepared
     clients: list[str] = field(default_factory=list)  # training clients
     features: Sequence[str] | None = None  # names of sparse columns, if they have names
+    shift: float = 0.0  # added to the intercept (data/offsets.py)
 
     def write(
         self, folder: Path, weights: Array, bias: Array, site_bias: Array | None = None, shares: Array | None = None
@@ -55,7 +57,7 @@ class LinearModel:
             names = preparation.features
             mean, scale = np.array(preparation.mean or mean), np.array(preparation.scale or scale)
         coef = weights / scale
-        intercept = bias - (coef * mean).sum(axis=1)
+        intercept = bias - (coef * mean).sum(axis=1) + self.shift
         if site_bias is not None and shares is not None:
             rows = zip(self.clients, intercept[0] + site_bias, strict=True)
             write_atomically(folder / "site_intercepts.csv", as_csv(["client", "intercept"], rows, ".17g").encode())
@@ -145,11 +147,14 @@ class FittedModel:
             raise UserError(f"{record}: {problem}") from problem
         return cls(link, predict, names.classes, preparation, coef, intercept)
 
-    def rows(self, path: Path) -> Rows:
-        """Return the rows of a new file, encoded for the model."""
+    def scores_of(self, path: Path) -> Array:
+        """Return the scores [N, C] of the rows of a new file, with their offsets."""
         if self.preparation is None:
-            return read_sparse_rows(path, self.coef.shape[1])
-        return self.preparation.encode(read_features(path, self.preparation.table))
+            return self.scores(read_sparse_rows(path, self.coef.shape[1]))
+        table = read_features(path, self.preparation.table)
+        scores = self.scores(self.preparation.encode(table))
+        offset = self.preparation.offset
+        return scores if offset is None else scores + offsets_of(table, offset)[:, None]
 
     def scores(self, x: Rows) -> Array:
         """Return the scores [N, C] of rows; scores that overflow become infinite."""
@@ -172,6 +177,18 @@ class FittedModel:
 
     def _classes(self, count: int) -> list[str]:
         return [str(k) for k in range(count)] if self.classes is None else self.classes
+
+
+def read_site_intercepts(record: Path) -> dict[str, float]:
+    """Return the intercepts of the training clients in a record; empty if they have no intercepts of their own."""
+    path = record / "site_intercepts.csv"
+    if not path.exists():
+        return {}
+    pairs = read_pairs(path, "site_intercepts.csv", "client,intercept")
+    try:
+        return {client: float(text) for client, text in pairs.items()}
+    except ValueError as problem:
+        raise UserError(f"{path}: intercepts must be numbers: {problem}") from problem
 
 
 def _require_files(record: Path) -> None:

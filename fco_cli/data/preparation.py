@@ -8,13 +8,14 @@ model: it is stored in the record as JSON and applied to new tables for predicti
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import msgspec
 import numpy as np
 
 from fco_cli.data.exact_sums import category_names, column_sums, exact_sum, sum_summary
+from fco_cli.data.expressions import Column, Expression, Term, evaluate_term, inconsistency, is_logarithm, nodes_of
 from fco_cli.data.format import Features, FederatedData, check_unique, first_row, format_list, shown
 from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.source import Columns
@@ -73,10 +74,14 @@ class Preparation:
     scale: list[float] = field(default_factory=list)
     constant: list[str] = field(default_factory=list)  # features with the same value in all rows
     table: Columns = field(default_factory=Columns)  # roles of the columns in a new table
+    terms: list[Term] = field(default_factory=list)  # features of a formula; empty: the columns are the features
+    offset: Expression | None = None  # added to the scores: a column, or the logarithm of one
 
     @property
     def features(self) -> list[str]:
         """Names of the prepared features."""
+        if self.terms:
+            return [term.name for term in self.terms]
         if not self.categories and not self.flagged:
             return list(self.columns)
         names, flagged = [], set(self.flagged)
@@ -90,12 +95,9 @@ class Preparation:
 
     def encode(self, table: Features) -> Array:
         """Return the features [N, D] in original units: filled and one-hot encoded; x itself if nothing changes."""
-        x = _reorder_columns(table, self.columns)
-        levels = {table.names[k]: names for k, names in table.levels.items()}
-        if text_columns := sorted(levels.keys() - self.categories.keys()):
-            raise UserError(
-                f"{table.source}: column {shown(text_columns[0])!r} holds texts; the model was trained on numbers"
-            )
+        if self.terms:
+            return self._encode_terms(table)
+        x, levels = self.columns_of(table)
         if not self.categories and not self.flagged:
             return _filled(x, np.array(self.fill))
         parts, flagged = [], set(self.flagged)
@@ -109,6 +111,40 @@ class Preparation:
                 parts.append(np.isnan(values)[:, None].astype(float))
         return np.concatenate(parts, axis=1)
 
+    def columns_of(self, table: Features) -> tuple[Array, dict[str, list[str]]]:
+        """Return the columns of a table in the order of the model, and the categories of its texts by column.
+
+        A formula needs only its own columns.
+        """
+        others = table.names if self.terms else self._offset_columns
+        x = _reorder_columns(table, self.columns, others)
+        levels = {table.names[k]: names for k, names in table.levels.items() if table.names[k] in self.columns}
+        if text_columns := sorted(levels.keys() - self.categories.keys()):
+            raise UserError(
+                f"{table.source}: column {shown(text_columns[0])!r} holds texts; the model was trained on numbers"
+            )
+        return x, levels
+
+    @property
+    def _offset_columns(self) -> list[str]:
+        return (
+            [] if self.offset is None else [node.column for node in nodes_of(self.offset) if isinstance(node, Column)]
+        )
+
+    def _encode_terms(self, table: Features) -> Array:
+        """Return the terms of a formula [N, D]; raise UserError if one is not finite."""
+        values = TableValues(self, table)
+        x = np.empty((values.rows, len(self.terms)))
+        for k, term in enumerate(self.terms):
+            x[:, k] = evaluate_term(term, values, values.rows)
+        if not (finite := np.isfinite(x)).all():
+            row, k = np.argwhere(~finite)[0]
+            raise UserError(
+                f"{table.source}: row {row}: {shown(self.terms[k].name)!r} of the formula is not finite, such as the "
+                "logarithm of 0; correct the value, or change the formula"
+            )
+        return x
+
     def apply(self, table: Features) -> Array:
         """Return the encoded and standardized features [N, D]."""
         x = self.encode(table)
@@ -119,7 +155,9 @@ class Preparation:
         return x
 
     def as_json(self) -> str:
-        return json.dumps({"version": VERSION, **asdict(self)}, indent=1, allow_nan=False) + "\n"
+        plain = msgspec.to_builtins(self)
+        plain = {key: value for key, value in plain.items() if key not in ("terms", "offset") or value}
+        return json.dumps({"version": VERSION, **plain}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def of_json(cls, text: str | bytes, source: str) -> Preparation:
@@ -148,9 +186,46 @@ class Preparation:
             return "category names must be distinct, with one fill value for each"
         if len(set(features)) < len(features):
             return "features must be distinct"
+        numbers = columns - self.categories.keys()
+        names = {column: encoding.names for column, encoding in self.categories.items()}
+        for factor in (factor for term in self.terms for factor in term.factors):
+            if fault := inconsistency(factor, numbers, names):
+                return f"terms: {fault}"
+        if not isinstance(self.offset, Column | None) and not is_logarithm(self.offset):
+            return "offset: must be a column, or the logarithm of one"
         if len(self.mean) != len(self.scale) or len(self.mean) not in (0, len(features)):
             return f"mean and scale must have {len(features)} numbers each, or none"
         return None if all(scale > 0 for scale in self.scale) else "scale must be positive"
+
+
+class TableValues:
+    """Filled values of the columns of a table, for the expressions of a formula."""
+
+    def __init__(self, preparation: Preparation, table: Features) -> None:
+        self.preparation, self.rows = preparation, len(table.x)
+        self.x, self.levels = preparation.columns_of(table)
+        self.encoded: dict[str, Array] = {}  # indicators of all categories, by column
+
+    def _column(self, column: str) -> tuple[int, Array]:
+        place = self.preparation.columns.index(column)
+        return place, np.asarray(self.x[:, place], dtype=float)
+
+    def number(self, column: str) -> Array:
+        """Return a column of numbers [N], filled."""
+        place, values = self._column(column)
+        return _filled(values[:, None], np.array(self.preparation.fill[place : place + 1]))[:, 0]
+
+    def indicator(self, column: str, category: str) -> Array:
+        """Return the indicator of a category [N], filled."""
+        encoding = self.preparation.categories[column]
+        if column not in self.encoded:
+            codes = self._column(column)[1]
+            self.encoded[column] = _indicators(codes, self.levels.get(column), encoding, slice(None))
+        return self.encoded[column][:, encoding.names.index(category)]
+
+    def is_missing(self, column: str) -> Array:
+        """Return 1 for missing values and 0 for others [N]."""
+        return np.isnan(self._column(column)[1]).astype(float)
 
 
 class _Versioned(msgspec.Struct):
@@ -159,11 +234,14 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
-def _reorder_columns(table: Features, columns: list[str]) -> Array:
-    """Return x with the columns in the given order; raise UserError if columns are missing or unknown."""
+def _reorder_columns(table: Features, columns: list[str], others: list[str]) -> Array:
+    """Return x with the columns in the given order; raise UserError if columns are missing or unknown.
+
+    `others` are known columns that are not used.
+    """
     if table.names == columns:
         return table.x
-    index, known = {name: k for k, name in enumerate(table.names)}, set(columns)
+    index, known = {name: k for k, name in enumerate(table.names)}, {*columns, *others}
     missing = [name for name in columns if name not in index]
     extra = [name for name in table.names if name not in known]
     if missing or extra:
@@ -178,8 +256,11 @@ def _filled(x: Array, fill: Array) -> Array:
     return x if first_row(np.isnan, x) is None else np.where(np.isnan(x), fill, x)
 
 
-def _indicators(codes: Array, levels: list[str] | None, encoding: Categories) -> Array:
-    """Return the indicators [N, indicators] of codes: indices into `levels` or, without levels, numeric categories."""
+def _indicators(codes: Array, levels: list[str] | None, encoding: Categories, chosen: slice | None = None) -> Array:
+    """Return the indicators [N, indicators] of codes: indices into `levels` or, without levels, numeric categories.
+
+    `chosen` are other categories than those that have an indicator.
+    """
     present = ~np.isnan(codes)
     if levels is None:
         values, which = np.unique(codes[present], return_inverse=True)
@@ -189,7 +270,7 @@ def _indicators(codes: Array, levels: list[str] | None, encoding: Categories) ->
     indices = np.full(len(codes), -1)
     indices[present] = encoding.indices(levels)[which]
     rows = np.append(np.eye(len(encoding.names)), [encoding.fill], axis=0)  # index -1: fill values
-    return rows[indices][:, encoding.indicators]
+    return rows[indices][:, encoding.indicators if chosen is None else chosen]
 
 
 def agree(total: Summary, recipe: Recipe, medians: Array | None = None) -> Preparation:

@@ -79,12 +79,13 @@ def aggregated_moments(data: ClientData) -> Moments:
 
 @dataclass(frozen=True)
 class MedianSearch:
-    """Server-side state: an interval that contains the lower median of every column."""
+    """Server-side state: an interval that contains the lower median, or another quantile, of every column."""
 
     count: Array  # [d], number of values at all clients
     low: Array  # [d]
     high: Array  # [d]
     done: int = 0  # finished exchanges
+    rank: Array | None = None  # [d], of the quantiles among the sorted values, from 1; None: medians
 
     @property
     def finished(self) -> bool:
@@ -100,11 +101,11 @@ class MedianSearch:
         """Return the search after one more exchange, given the counts [d, MEDIAN_BINS] of every client."""
         total = sum(answers, np.zeros((len(self.low), MEDIAN_BINS), np.int64))
         edges, columns = self.edges, np.arange(len(self.low))
-        reached = total >= (self.count[:, None] + 1) // 2
+        reached = total >= ((self.count + 1) // 2 if self.rank is None else self.rank)[:, None]
         reached[:, -1] = True  # sites may hide small counts
         first = np.argmax(reached, axis=1)  # 0 for a column without values
         low = np.where(first > 0, edges[columns, first - 1], self.low)
-        return MedianSearch(self.count, low, edges[columns, first], self.done + 1)
+        return MedianSearch(self.count, low, edges[columns, first], self.done + 1, self.rank)
 
 
 def count_up_to_edges(x: Array, edges: Array) -> Array:

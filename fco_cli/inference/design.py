@@ -11,6 +11,7 @@ import numpy as np
 from fco_cli.data.fitted import LinearModel
 from fco_cli.data.format import format_list
 from fco_cli.data.preparation import OTHER, Preparation
+from fco_cli.data.terms import reference
 from fco_cli.errors import UserError, require
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.linear import Linear
@@ -62,10 +63,10 @@ class Design:
         return own.argmax(axis=1)
 
 
-def design_of(problem: Problem, drop: Sequence[str] = (), offset: str | None = None) -> Design:
-    """Return the design of a problem.
+def design_of(problem: Problem, drop: Sequence[str] = ()) -> Design:
+    """Return the design of a problem; `drop` are features, or columns of the table, that are left out.
 
-    `drop` are features, or columns of the table, that are left out. `offset` is a feature whose coefficient is 1.
+    A feature after those of the preparation is an offset: its coefficient is 1.
     """
     model = problem.model
     require(isinstance(model, Linear), "model", type(model).__name__, "linear for inference")
@@ -75,10 +76,14 @@ def design_of(problem: Problem, drop: Sequence[str] = (), offset: str | None = N
     names = list(problem.features or (f"x{k}" for k in range(features)))
     mean, scale = np.zeros(features), np.ones(features)
     if preparation is not None and preparation.mean:
-        mean, scale = np.array(preparation.mean), np.array(preparation.scale)
+        mean[: len(preparation.mean)], scale[: len(preparation.mean)] = preparation.mean, preparation.scale
+    has_offset = preparation is not None and len(preparation.features) < features
+    offset = names[-1] if has_offset else None
     constant = [] if preparation is None else list(preparation.constant)
     references = _references(preparation)
     own_terms = [_term(name, preparation) for name in names]
+    if preparation is not None and preparation.terms:
+        own_terms = [term.group for term in preparation.terms] + own_terms[len(preparation.terms) :]
     for name in drop:
         require(name in names or name in own_terms, "glm.drop", name, f"features or columns: {format_list(names)}")
     left_out = {*constant, *references, *drop, offset}
@@ -128,6 +133,9 @@ def _references(preparation: Preparation | None) -> list[str]:
     """Return the indicators of reference categories: the first category of a column that has an indicator for each."""
     if preparation is None:
         return []
+    if preparation.terms:  # a formula has left them out already
+        own = [f"{column}={reference(encoding)}" for column, encoding in preparation.categories.items()]
+        return [name for name in own if name not in preparation.features]
     references = []
     for column, encoding in preparation.categories.items():
         if len(encoding.names) > 2:

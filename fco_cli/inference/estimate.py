@@ -13,13 +13,12 @@ for N rows of M clients and A coefficients, as in statsmodels and, for the Cox l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from fco_cli.data.format import format_list
 from fco_cli.errors import UserError, require
 from fco_cli.inference.debiased import nodewise_inverse
 from fco_cli.inference.design import Design, design_of
@@ -120,20 +119,17 @@ class Estimates:
 def estimate(
     problem: Problem,
     drop: Sequence[str] = (),
-    exposure: str | None = None,
     with_tests: bool = True,
     on_round: Callable[[], None] = lambda: None,
     options: SumOptions = SumOptions(),  # noqa: B008 (immutable)
 ) -> Estimates:
     """Return the maximum-likelihood estimates or, with an l1 regularizer, debiased ones.
 
-    `drop` are features or columns that are left out. The logarithm of `exposure`, a feature, is an offset of the scores
-    of counts. `with_tests` adds likelihood-ratio tests of the terms. `options` are those of the sums over clients.
+    `drop` are features or columns that are left out. `with_tests` adds likelihood-ratio tests of the terms. `options`
+    are those of the sums over clients.
     """
     check_problem(problem)
-    if exposure is not None:
-        problem = with_log(problem, exposure)
-    design = design_of(problem, drop, exposure)
+    design = design_of(problem, drop)
     own_sums = ClientSums(problem, design.columns, options)
     if is_penalized(problem, design):
         return _estimate_debiased(own_sums, design, on_round)
@@ -183,23 +179,6 @@ def check_problem(problem: Problem) -> None:
             f"regularizer: got {psi}, must be none, or l1 for debiased intervals: estimates with {psi} are biased, and "
             "their intervals do not have the stated coverage"
         )
-
-
-def with_log(problem: Problem, name: str) -> Problem:
-    """Return the problem with the logarithm of a feature, in the units of the table, in place of the feature."""
-    features = list(problem.features or ())
-    allowed = f"null for the {problem.loss.name} loss; counts have an exposure (task.loss=poisson)"
-    require(problem.loss.name == "poisson", "glm.exposure", name, allowed)
-    require(name in features, "glm.exposure", name, f"a column of numbers: {format_list(features)}")
-    require(isinstance(problem.data.x, np.ndarray), "glm.exposure", name, "null for sparse rows")
-    preparation, place = problem.description.preparation, features.index(name)
-    values = problem.data.x[:, place].astype(float)
-    if preparation.mean:
-        values = values * preparation.scale[place] + preparation.mean[place]
-    require(bool((values > 0).all()), "glm.exposure", name, "a column of numbers > 0")
-    x = problem.data.x.copy()
-    x[:, place] = np.log(values)
-    return replace(problem, training=replace(problem.training, x=x))
 
 
 def is_penalized(problem: Problem, design: Design) -> bool:

@@ -123,7 +123,6 @@ def meta_analysis(
     federated: Estimates,
     level: float,
     drop: Sequence[str] = (),
-    exposure: str | None = None,
     on_round: Callable[[], None] = lambda: None,
     retry: Callable[[Callable[[], Any]], Any] = call,
 ) -> MetaAnalysis:
@@ -138,7 +137,7 @@ def meta_analysis(
             continue
         own = replace(problem, training=problem.training.client(m), clients=[name], held_out=None, test=None)
         try:
-            fitted[name] = estimate(own, drop, exposure, with_tests=False, on_round=on_round, options=options)
+            fitted[name] = estimate(own, drop, with_tests=False, on_round=on_round, options=options)
         except UserError as problem_of_fit:
             without[name] = str(problem_of_fit).removeprefix("glm: ")
     size = len(federated.design.names)

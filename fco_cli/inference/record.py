@@ -7,7 +7,7 @@ covariance.npz     estimates [A] and the covariance matrices [A, A] of all kinds
 clients.csv        estimates of every client from its own rows
 meta.csv           pooled estimates of the clients
 forest.png         clients, pooled and federated estimates of the coefficients with the largest statistics
-linear_model.*     the model for fco-predict, as in the record of a run; maximum likelihood without an exposure only
+linear_model.*     the model for fco-predict, as in the record of a run; maximum likelihood only
 survival.csv, ...  of a Cox model (survival_record.py)
 result.json        written last; lists all files above
 """
@@ -40,6 +40,8 @@ from fco_cli.results import GlmResult, listed_files
 from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record
+from fco_cli.tasks.base import Task
+from fco_cli.tasks.model_terms import ModelTerms
 
 log = logging.getLogger(__name__)
 FEW_CLIENTS = 30  # cluster-robust standard errors are too small with fewer
@@ -59,12 +61,12 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
         def retry(work: Callable[[], Any]) -> Any:
             return retry_after_losses(work, stop)
 
-        data = retry(lambda: run.task.cross_validated().data(run.seed, run.hparams.dtype))
+        data = retry(lambda: for_inference(run).data(run.seed, run.hparams.dtype))
         problem = problem_for(run, data)
         _check_hessians(problem)
         with_clients = not run.federation.masked or settings.covariance == "cluster"
         sums = SumOptions(run.hparams.fraction_bits, settings.robust, settings.robust and with_clients, retry)
-        options: dict[str, Any] = {"drop": settings.drop, "exposure": settings.exposure, "on_round": stop.check}
+        options: dict[str, Any] = {"drop": settings.drop, "on_round": stop.check}
         estimates = estimate(problem, with_tests=settings.tests, options=sums, **options)
         has_meta = settings.meta and not estimates.is_debiased and _why_no_meta(problem) is None
         meta = meta_analysis(problem, estimates, settings.level, retry=retry, **options) if has_meta else None
@@ -76,6 +78,14 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
                 return result
             record.save_config(run.yaml)
             return _write(run, problem, estimates, meta, survival, watch.lap())
+
+
+def for_inference(run: GlmRun) -> Task:
+    """Return the task without validation rows, with its offset as a feature."""
+    if isinstance(run.task, ModelTerms):
+        return run.task.for_inference(run.glm.exposure)
+    require(run.glm.exposure is None, "glm.exposure", run.glm.exposure, "null for a task without a table")
+    return run.task.cross_validated()
 
 
 def check_method(run: GlmRun) -> None:
@@ -145,7 +155,7 @@ def _write(
     if meta is not None and meta.pooled:
         write_atomically(folder / "meta.csv", csv_of_lines(result["meta"]))
         write_atomically(folder / "forest.png", forest_png(result, meta.client_lines()))
-    if not estimates.is_debiased and run.glm.exposure is None:
+    if not estimates.is_debiased:
         model = estimates.design.start.copy()
         model[estimates.design.columns] = estimates.weights
         run.task.export(problem, model, folder)

@@ -17,6 +17,7 @@ import numpy as np
 
 from fco_cli.data.fitted import LinearModel
 from fco_cli.data.format import FederatedData, check_labels, format_list, shown
+from fco_cli.data.offsets import key_of, split_offset
 from fco_cli.data.plausibility import Finding, find_doubts
 from fco_cli.data.preparation import Preparation, Recipe, prepared
 from fco_cli.data.published import PUBLICATIONS, Publication
@@ -26,6 +27,8 @@ from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.source import Columns
 from fco_cli.data.sparse import is_sparse
 from fco_cli.data.splits import Holdout, Partition, Parts, split
+from fco_cli.data.subsets import restrict_roles
+from fco_cli.data.terms import prepared_by_formula
 from fco_cli.errors import UserError, no_such_key, require
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData, HeldOut
@@ -34,14 +37,15 @@ from fco_cli.problem.losses import Logistic, Loss, Softmax, Squared, all_losses
 from fco_cli.problem.losses.survival import Cox
 from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.tasks.base import Task
 from fco_cli.tasks.metrics import density
+from fco_cli.tasks.model_terms import ModelTerms
+from fco_cli.tasks.table_rows import prepared_rows, with_weights
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Tabular(Task):
+class Tabular(ModelTerms):
     """Base class of tasks on tables; subclasses define the source of the rows."""
 
     loss: str  # auto: inferred from the labels
@@ -77,6 +81,7 @@ class Tabular(Task):
             self.configured_loss()  # raises UserError for an invalid parameter
         _ = self.recipe, self.holdouts
         self._check_ranges()
+        self.check_terms(self.ranges)
         allowed = "null or balanced"
         require(self.class_weight in (None, "balanced"), "task.class_weight", self.class_weight, allowed)
 
@@ -100,7 +105,7 @@ class Tabular(Task):
         """Return the configuration without the parameters of other losses and without keys that are not used."""
         other_losses = [kind for name, kind in all_losses().items() if name != self.loss]
         unused = {f"{kind.name}_{parameter.name}" for kind in other_losses for parameter in fields(kind)}
-        unused |= {key for key in ("ranges", "moments_noise") if getattr(self, key) is None}
+        unused |= {key for key in ("ranges", "moments_noise") if getattr(self, key) is None} | self.unused_terms()
         unused |= set() if self.exact_sums else {"exact_sums"}
         return {key: value for key, value in super().identity().items() if key not in unused}
 
@@ -211,10 +216,18 @@ class Tabular(Task):
     def _build_parts(self, data: FederatedData, parts: Parts, dtype: str, seed: int) -> TaskData:
         loss = self._loss_for(data)
         outputs = check_labels(data, loss)
-        data = self._with_weights(data, parts.training, loss)
+        expression, offset, shift = self.offset_expression(), None, 0.0
+        if expression is not None:
+            data, offset = split_offset(data, expression, loss)
+        data = with_weights(data, parts.training, loss, self.class_weight)
         preparation = self._fit_preparation(data, parts.training, seed)
+        if offset is not None and not self.keeps_offset:
+            data, shift = offset.applied(data, parts.training, loss, key_of(offset.expression))
+        extra = offset if self.keeps_offset else None
         self._check_memory(data, preparation, dtype)
-        training, validation, test = (_rows(data, rows, parts.training, preparation, dtype) for rows in parts)
+        training, validation, test = (
+            prepared_rows(data, rows, parts.training, preparation, dtype, extra) for rows in parts
+        )
         assert training is not None
         classes = None if data.classes is None else data.classes.tolist()
         clients = np.unique(data.client[parts.training]).tolist()
@@ -222,11 +235,11 @@ class Tabular(Task):
         allowed = f"false for the {loss.name} loss, which has no single intercept"
         require(is_supported, "task.site_intercept", True, allowed)
         names = data.features if preparation is None else preparation.features
-        features = None if names is None else tuple(names)
+        features = None if names is None else (*names, *([] if extra is None else [extra.name]))
         kind = SparseLinear if preparation is None else Linear
         return TaskData(
             training, kind(training.x.shape[1], outputs, site_bias=self.site_intercept), loss, validation,
-            description=LinearModel(loss, classes, preparation, clients, features),
+            description=LinearModel(loss, classes, preparation, clients, features, shift),
             features=features, test=test, clients=clients,
         )  # fmt: skip
 
@@ -236,25 +249,16 @@ class Tabular(Task):
             allowed = f"false: centering would make the sparse rows of {data.source} dense"
             require(not self.standardize, "task.standardize", self.standardize, allowed)
             return None
-        rows = data.take(training)
-        if self.ranges is None:
-            return replace(prepared(rows, self.recipe, self.exact_sums), table=self.columns)
-        declared = self.ranges, self.standardize, self.moments_noise
-        return replace(simulated_preparation(rows, *declared, seed), table=self.columns)
-
-    def _with_weights(self, data: FederatedData, training: Array, loss: Loss) -> FederatedData:
-        """Return the data with sample weights times class weights, normalized to mean 1 over the training rows."""
-        weights = data.weights
-        if self.class_weight == "balanced":
-            require(loss.classification, "task.class_weight", "balanced", f"null for the {loss.name} loss")
-            classes, member = np.unique(data.y, return_inverse=True)
-            counts = np.bincount(member[training], minlength=len(classes))  # a sum over the clients
-            weights = (1.0 if weights is None else weights) * (1 / np.maximum(counts, 1))[member]
-        if weights is None:
-            return data
-        mean = weights[training].mean()
-        require(mean > 0, "weights", "0 for every training row", "above 0 for some training rows")
-        return replace(data, weights=weights / mean)
+        rows, roles = data.take(training), self.columns
+        if (formula := self.parsed_formula()) is not None:
+            preparation = prepared_by_formula(rows, formula, self.recipe, self.exact_sums)
+            used = [*preparation.columns, self.offset or self.exposure or ""]  # others may be absent from new tables
+            roles = restrict_roles(roles, used)
+        elif self.ranges is None:
+            preparation = prepared(rows, self.recipe, self.exact_sums)
+        else:
+            preparation = simulated_preparation(rows, self.ranges, self.standardize, self.moments_noise, seed)
+        return replace(preparation, table=roles, offset=self.offset_expression())
 
     def _check_memory(self, data: FederatedData, preparation: Preparation | None, dtype: str) -> None:
         """Raise UserError if the rows, in the precision of the run and during preparation, exceed the memory."""
@@ -281,21 +285,11 @@ class Tabular(Task):
         """Write a linear model; the local baseline has no single model to export."""
         if model.ndim == 1 and isinstance(problem.model, Linear):
             weights = problem.layout.view(model[None], "weights").reshape(problem.model.widths[-1], -1)
+            own = problem.description.preparation
+            weights = weights if own is None else weights[:, : len(own.features)]  # without an offset
             bias = model[problem.layout.slices["bias"]].astype(float)
             site_bias = problem.site_biases(model[None])[:, 0] if problem.model.site_bias else None
             problem.description.write(folder, weights.astype(float), bias, site_bias, problem.weights)
-
-
-def _rows(
-    data: FederatedData, rows: Array, training: Array, preparation: Preparation | None, dtype: str
-) -> ClientData | None:
-    """Return the prepared rows of a mask, or None if there are none."""
-    if not rows.any():
-        return None
-    part = data.take(rows)
-    x = part.x if preparation is None else preparation.apply(part.raw)
-    clients = replace(part, x=x).model_clients(dtype)
-    return clients if rows is training else replace(clients, trained_as=data.training_index(training, rows))
 
 
 @dataclass(kw_only=True)
@@ -333,6 +327,11 @@ class Custom(Tabular):
         _ = self._partition, self.columns
 
     @property
+    def categorical_columns(self) -> tuple[str, ...]:
+        formula = self.parsed_formula()
+        return tuple(dict.fromkeys([*self.categorical, *([] if formula is None else formula.categorical)]))
+
+    @property
     def _partition(self) -> Partition | None:
         if self.partition is None:
             return None
@@ -340,7 +339,7 @@ class Custom(Tabular):
 
     @property
     def columns(self) -> Columns:
-        lists = (tuple(self.drop), tuple(self.categorical), tuple(self.missing), tuple(self.names))
+        lists = (tuple(self.drop), self.categorical_columns, tuple(self.missing), tuple(self.names))
         dealt = self.partition is not None
         return Columns(
             self.label, self.client, self.split, self.weights, *lists, dealt=dealt, event=self.event,

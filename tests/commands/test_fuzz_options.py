@@ -17,7 +17,7 @@ import pytest
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
-from fco_cli.commands import advise, data, federate, predict, report, run, theory
+from fco_cli.commands import advise, data, export, federate, predict, report, run, theory
 from fco_cli.errors import UserError
 
 FEW, MANY = 25, 2000
@@ -46,6 +46,7 @@ CALLS: dict[str, tuple[Any, list[list[str]]]] = {
     ]),
     "fco-report": (report, [["outputs", "--output", "out", "--csv", "out.csv", "--x", "rounds", "--claims"]]),
     "fco-predict": (predict, [["record", "new.csv", "--output", "out.csv"]]),
+    "fco-export": (export, [["record", "--output", "model.json", "--format", "json"]]),
     "fco-federate": (federate, [
         ["--home", "home", "request", "north"],
         ["--home", "home", "serve", "localhost:8002"],

@@ -44,6 +44,9 @@ UNSUPPORTED_KEYS = {
     "weights": "all rows have weight 1",
     "class_weight": "all rows have weight 1",
     "partition": "each site is one client",
+    "offset": "labels are those of the sites' tables",
+    "exposure": "labels are those of the sites' tables",
+    "formula": "sites prepare the columns of their tables only",
 }
 
 

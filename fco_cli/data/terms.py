@@ -1,0 +1,197 @@
+"""Preparation by a formula: terms of the filled columns, with knots and moments from sums over the clients.
+
+The exchanges, in which every client sends sums, counts or extremes of its filled training rows: the summary of the
+columns (preparation.py); the range of every argument of bs, ns and poly; eight exchanges of counts for the quantiles
+that are knots (statistics.py), and sums of powers for poly; the moments of the terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
+
+import numpy as np
+
+from fco_cli.data.expressions import Expression, Indicator, IsMissing, Term, evaluate, nodes_of
+from fco_cli.data.format import FederatedData, check_unique, shown
+from fco_cli.data.formula import KEY, Factor, Formula, coded_products
+from fco_cli.data.preparation import OTHER, Categories, Preparation, Recipe, TableValues, prepared
+from fco_cli.data.splines import Basis, b_splines, natural_splines, orthonormal_polynomials
+from fco_cli.data.statistics import MedianSearch, Moments, count_up_to_edges
+from fco_cli.data.subsets import select_columns
+from fco_cli.errors import UserError
+from fco_cli.problem.layout import Array
+
+MAX_TERMS = 20_000
+COINCIDENT = 2.0**-31  # distance of knots, relative to the range, that the search for quantiles cannot tell apart
+
+
+def prepared_by_formula(data: FederatedData, formula: Formula, recipe: Recipe, exact: bool = False) -> Preparation:
+    """Compute the preparation of a formula in one process, one client at a time."""
+    data = select_columns(data, formula.columns, KEY)
+    base = prepared(data, replace(recipe, standardize=False), exact)
+    _check_types(formula, base)
+    clients = [TableValues(base, table) for _, table in data.by_client()]
+    bases = _fit_bases(formula, clients)
+    terms = expand(formula, base, bases)
+    check_unique("the formula", "terms", [term.name for term in terms])
+    preparation = replace(base, terms=terms)
+    moments = reduce(Moments.merge, (Moments.of(preparation.encode(table)) for _, table in data.by_client()))
+    constant = [term.name for term, is_constant in zip(terms, moments.constant, strict=True) if is_constant]
+    mean, scale = (moments.mean.tolist(), moments.scale.tolist()) if recipe.standardize else ([], [])
+    return replace(preparation, mean=mean, scale=scale, constant=constant)
+
+
+def _check_types(formula: Formula, base: Preparation) -> None:
+    """Raise UserError for functions of categories, and for C(...) of numbers."""
+    for factor in (factor for term in formula.terms for factor in term):
+        columns = {node.column for node in nodes_of(factor.argument) if hasattr(node, "column")}
+        texts = sorted(columns & base.categories.keys())
+        if texts and factor.column is None:
+            raise UserError(f"{KEY}: {factor.text}: column {shown(texts[0])!r} holds categories, must hold numbers")
+        if factor.is_category and not texts:
+            raise UserError(
+                f"{KEY}: {factor.text}: the column holds numbers; declare it in task.categorical of task=custom"
+            )
+
+
+def expand(formula: Formula, base: Preparation, bases: dict[Factor, Basis]) -> list[Term]:
+    """Return the terms of a formula, each a product of expressions."""
+    terms = list[Term]()
+    for factors, products in coded_products(formula.terms, set(base.categories)):
+        group = ":".join(factor.text for factor in factors)
+        for coding in products:
+            parts = [
+                _expressions(factor, base, bases.get(factor), coding.get(factor))
+                for factor in factors
+                if factor.column not in base.categories or factor in coding
+            ]
+            if len(terms) + np.prod([float(len(part)) for part in parts]) > MAX_TERMS:
+                raise UserError(f"{KEY}: got {shown(formula.text)!r}, which has more than {MAX_TERMS} terms")
+            for own in product(*parts):
+                terms.append(Term(":".join(name for name, _ in own), tuple(one for _, one in own), group))
+    terms += [Term(f"{column} is missing", (IsMissing(column),), column) for column in base.flagged]
+    if not terms:
+        raise UserError(f"{KEY}: got {shown(formula.text)!r}, but all of its columns are constant")
+    return terms
+
+
+def _expressions(
+    factor: Factor, base: Preparation, basis: Basis | None, all_categories: bool | None
+) -> list[tuple[str, Expression]]:
+    """Return the names and expressions of a factor: indicators, functions of a basis, or one expression."""
+    if basis is not None:
+        return [(f"{factor.text}[{k}]", own) for k, own in enumerate(basis.of(factor.argument), 1)]
+    if (column := factor.column) is None or column not in base.categories:
+        return [(factor.text, factor.argument)]
+    names = base.categories[column].names
+    left_out = None if all_categories else reference(base.categories[column])
+    return [(f"{column}={name}", Indicator(column, name)) for name in names if name != left_out]
+
+
+def reference(encoding: Categories) -> str:
+    """Return the reference category: the first one that is not `other`, or the first of two."""
+    names = encoding.names
+    return names[0] if len(names) <= 2 else next(name for name in names if name != OTHER)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Number, smallest and largest value of an argument over the rows of all clients."""
+
+    count: int
+    low: float
+    high: float
+
+
+def _fit_bases(formula: Formula, clients: Sequence[TableValues]) -> dict[Factor, Basis]:
+    """Return the bases of all factors that have one, with one exchange for all ranges and eight for all quantiles."""
+    factors = list(dict.fromkeys(factor for term in formula.terms for factor in term if factor.basis))
+    if not factors:
+        return {}
+    values = [np.stack([_values(factor, client) for factor in factors], axis=1) for client in clients]
+    low, high = np.min([own.min(axis=0) for own in values], axis=0), np.max([own.max(axis=0) for own in values], axis=0)
+    rows = sum(len(own) for own in values)
+    ranges = {factor: _Range(rows, *_bounds(factor, float(low[k]), float(high[k]))) for k, factor in enumerate(factors)}
+    knots = _quantile_knots(factors, values, low, high)
+    bases = {}
+    for k, factor in enumerate(factors):
+        own = ranges[factor]
+        if factor.basis == "poly":
+            bases[factor] = _polynomials(factor, own, [column[:, k] for column in values])
+            continue
+        inner = _checked_knots(factor, knots[factor], own)
+        is_bs = factor.basis == "bs"
+        bases[factor] = (
+            b_splines(inner, own.low, own.high, _degree(factor)) if is_bs else natural_splines(inner, own.low, own.high)
+        )
+    return bases
+
+
+def _values(factor: Factor, client: TableValues) -> Array:
+    """Return the argument of a basis [N]; raise UserError if it is not finite."""
+    own = np.broadcast_to(evaluate(factor.argument, client), client.rows)
+    if not np.isfinite(own).all():
+        raise UserError(f"{KEY}: {factor.text}: its argument is not finite for some rows")
+    return own
+
+
+def _bounds(factor: Factor, low: float, high: float) -> tuple[float, float]:
+    options = dict(factor.options)
+    low, high = float(options.get("lower_bound", low)), float(options.get("upper_bound", high))
+    if not low < high:
+        raise UserError(f"{KEY}: {factor.text}: all values are {low:g}; it must have a lower and a larger upper bound")
+    return low, high
+
+
+def _degree(factor: Factor) -> int:
+    return int(dict(factor.options).get("degree", 3))
+
+
+def _quantile_knots(factors: list[Factor], values: list[Array], low: Array, high: Array) -> dict[Factor, Array]:
+    """Return the inner knots: given ones, or quantiles at equal distances from the counts of the clients."""
+    knots, rows = {}, sum(len(own) for own in values)
+    places, ranks = list[int](), list[int]()
+    for k, factor in enumerate(factors):
+        options = dict(factor.options)
+        knots[factor] = np.array(options.get("knots", ()), dtype=float)
+        if "df" in options:
+            count = options["df"] - (_degree(factor) if factor.basis == "bs" else 1)
+            places += [k] * count
+            ranks += [-(-rows * own // (count + 1)) for own in range(1, count + 1)]
+    if not places:
+        return knots
+    search = MedianSearch(np.full(len(places), rows), low[places], high[places], rank=np.array(ranks))
+    while not search.finished:
+        edges = search.edges
+        search = search.narrowed(count_up_to_edges(own[:, places], edges) for own in values)
+    for k, factor in enumerate(factors):
+        if k in places:
+            knots[factor] = search.high[np.array(places) == k]
+    return knots
+
+
+def _checked_knots(factor: Factor, inner: Array, own: _Range) -> Array:
+    """Return the sorted inner knots; raise UserError if they coincide or are not within the bounds."""
+    inner = np.sort(inner)
+    distances = np.diff([own.low, *inner, own.high])
+    if not (distances > COINCIDENT * (own.high - own.low)).all():
+        shown_knots = ", ".join(f"{knot:.6g}" for knot in inner)
+        raise UserError(
+            f"{KEY}: {factor.text}: its knots, {shown_knots}, must be different and between {own.low:.6g} and "
+            f"{own.high:.6g}; lower df, or give knots"
+        )
+    return inner
+
+
+def _polynomials(factor: Factor, own: _Range, values: list[Array]) -> Basis:
+    """Return orthonormal polynomials, from sums of powers over the clients."""
+    degree, center, scale = _degree(factor), (own.low + own.high) / 2, (own.high - own.low) / 2
+    powers = np.arange(2 * degree + 1)
+    sums = np.sum([(((x - center) / scale)[:, None] ** powers).sum(axis=0) for x in values], axis=0)
+    try:
+        return orthonormal_polynomials(center, scale, sums)
+    except np.linalg.LinAlgError as problem:
+        raise UserError(f"{KEY}: {factor.text}: the column has too few different values; lower the degree") from problem
