@@ -176,8 +176,8 @@ class FederatedCox(CoxRegression):
     >>> y = np.column_stack([np.minimum(times, censored), times <= censored])
     >>> hospital = np.repeat(["north", "south", "east"], 30)
     >>> model = FederatedCox(strength=0.05).fit(X, y, groups=hospital)
-    >>> np.flatnonzero(model.coef_)
-    array([0])
+    >>> int(abs(model.coef_).argmax())
+    0
     >>> bool(model.score(X, y, groups=hospital) > 0.7)
     True
     """
