@@ -61,8 +61,10 @@ def test_the_path_of_heart_disease(here, real_data, tmp_path):
     (record,) = tmp_path.glob("heart/auto/*/result.json")
     chosen = json.loads(record.read_text())["chosen"]
     with (record.parent / "clients.csv").open() as file:
-        areas = {(line["choice"], line["client"]): float(line["auc"]) for line in csv.DictReader(file)}
-    hospitals = ("all clients", "cleveland", "hungarian", "va", "switzerland")
+        lines = list(csv.DictReader(file))
+    areas = {(line["choice"], line["client"]): float(line["auc"]) for line in lines}
+    areas |= {(line["choice"], "within"): float(line["auc_within"]) for line in lines if line["auc_within"]}
+    hospitals = ("all clients", "within", "cleveland", "hungarian", "va", "switzerland")
     for choice in ("min", "1se"):
         strength, loss, size, *quality = row_of("path.md", f"`{choice}`")
         one = chosen[choice]

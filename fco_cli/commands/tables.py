@@ -10,7 +10,10 @@ from rich.table import Table
 
 from fco_cli.files import escape_unprintable
 from fco_cli.memory_limit import in_units
+from fco_cli.path.between_clients import warning_of_between_clients
 from fco_cli.theory.advice import Constants
+
+OBJECTIVES = {"examples": "every row has the same weight", "uniform": "every client has the same weight"}
 
 
 def final_table(result: dict[str, Any]) -> Table:
@@ -21,6 +24,8 @@ def final_table(result: dict[str, Any]) -> Table:
     for name, value in (result["final"] | result.get("test", {})).items():
         text = "not finite" if value is None else in_units(int(value)) if name.startswith("bytes_") else f"{value:.6g}"
         table.add_row(name.replace("_", " "), text)
+    if (weighting := result.get("weighting")) in OBJECTIVES:
+        table.add_row("weights", f"{OBJECTIVES[weighting]} ({weighting})")
     table.add_row("time", f"{result['seconds']:.2f} s")
     return table
 
@@ -63,15 +68,21 @@ def best_table(folders: list[Path]) -> Table | None:
 
 def path_table(result: dict[str, Any]) -> Table:
     """Return the models chosen from a path, one per row."""
+    headings = {"cv_loss": "cv loss", "cv_error": "standard error of cv loss"}
     columns = [result["dial"], "cv_loss", "cv_error", "nonzeros", "rank", "kkt", "rounds"]
     table = Table(box=None, pad_edge=False)
     table.add_column("chosen")
     shown = [column for column in columns if column in result["chosen"]["min"]]
     for column in shown:
-        table.add_column(column.replace("_", " "), justify="right")
+        table.add_column(headings.get(column, column), justify="right")
     for name, one in result["chosen"].items():
-        table.add_row(name, *(f"{one[column]:.4g}" for column in shown))
+        table.add_row(name, *(_number(one[column]) for column in shown))
     return table
+
+
+def _number(value: float | None) -> str:
+    """Return a number with four digits, a whole number with all digits."""
+    return "not finite" if value is None else str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
 def path_lines(result: dict[str, Any]) -> list[str]:
@@ -79,6 +90,16 @@ def path_lines(result: dict[str, Any]) -> list[str]:
     lines = []
     if "method" in result:  # older records lack the key
         lines.append(f"path: {result['method']} ({result['reason']}); {result['rounds']} rounds")
+    if "weighting" in result:
+        lines.append(f"weights: {OBJECTIVES[result['weighting']]} (hparams.weighting={result['weighting']})")
+    if between := result.get("between_clients"):
+        lines.append(f"warning: {warning_of_between_clients(between)}")
+    for name, one in result["chosen"].items():
+        if areas := one.get("out_of_fold"):
+            lines.append(
+                f"{name}: AUC {areas['auc']:.3f} over all rows out of fold, which also compares rows of different "
+                f"clients; {areas['auc_within']:.3f} within clients (clients.csv)"
+            )
     for name, one in result["chosen"].items():
         if one["test"]:
             numbers = ", ".join(f"{key} {value:.4g}" for key, value in one["test"].items() if value is not None)

@@ -23,6 +23,7 @@ from fco_cli.problem.losses.base import LINKS
 from fco_cli.typed_files import BadRecord, read_arrays, read_bounded, read_json, read_pairs
 
 LARGEST_FILE = 1 << 30  # bytes
+INTERCEPT = "(intercept)"  # in model.csv
 FILES = ("linear_model.json", "linear_model.npz")
 
 
@@ -42,7 +43,8 @@ class LinearModel:
     ) -> None:
         """Write the model, given the weights [C, D] and bias [C] for prepared features, to these files:
 
-        model.csv           non-zero weights, largest first: for standardized features, and per unit of the feature
+        model.csv           non-zero weights, largest first: for standardized features, and per unit of the feature;
+                            then the intercepts, in the same units
         linear_model.npz    coef [C, D] and intercept [C] for features in original units; mean and scale
         linear_model.json   loss, its link, feature names and class names
         preparation.json    the preparation of a table (data/preparation.py); not written for sparse rows
@@ -62,7 +64,8 @@ class LinearModel:
             rows = zip(self.clients, intercept[0] + site_bias, strict=True)
             write_atomically(folder / "site_intercepts.csv", as_csv(["client", "intercept"], rows, ".17g").encode())
             intercept = intercept + shares @ site_bias
-        write_atomically(folder / "model.csv", self._table(names, weights, coef))
+        biases = np.array([bias + (0 if shares is None or site_bias is None else shares @ site_bias), intercept])
+        write_atomically(folder / "model.csv", self._table(names, weights, coef, biases))
         arrays = io.BytesIO()
         np.savez(arrays, allow_pickle=False, coef=coef, intercept=intercept, mean=mean, scale=scale)
         write_atomically(folder / "linear_model.npz", arrays.getvalue())
@@ -72,15 +75,20 @@ class LinearModel:
         if preparation is not None:
             write_atomically(folder / "preparation.json", preparation.as_json().encode())
 
-    def _table(self, names: Sequence[str] | None, weights: Array, coef: Array) -> bytes:
+    def _table(self, names: Sequence[str] | None, weights: Array, coef: Array, biases: Array) -> bytes:
+        """Return model.csv; `biases` [2, C] are the intercepts for standardized features and in original units."""
         is_single = len(weights) == 1
+        labels = [
+            [] if is_single else [str(k) if self.classes is None else self.classes[k]] for k in range(len(weights))
+        ]
         rows = []
         flat = np.abs(weights).ravel()
         for index in np.argsort(-flat, kind="stable")[: np.count_nonzero(flat)]:
             label, feature = np.unravel_index(index, weights.shape)
-            name = [] if is_single else [label if self.classes is None else self.classes[label]]
             column = f"x{feature}" if names is None else names[feature]
-            rows.append([column, *name, weights[label, feature], coef[label, feature]])
+            rows.append([column, *labels[label], weights[label, feature], coef[label, feature]])
+        if self.loss.client_loss is None:  # the Cox loss has no intercept
+            rows += [[INTERCEPT, *label, *biases[:, k]] for k, label in enumerate(labels)]
         return as_csv(["feature", *([] if is_single else ["class"]), "weight", "weight_per_unit"], rows).encode()
 
 

@@ -1,11 +1,12 @@
 """scikit-learn estimators for federated data, `fit(X, y, groups=client)` (docs/python.md)."""
 
+from fco_cli.estimators.any_cv import FederatedClassifierCV, FederatedRegressorCV
 from fco_cli.estimators.cross_validated import (
-    FederatedElasticNetCV,
     FederatedLassoCV,
     FederatedLogisticRegressionCV,
     FederatedLowRankRegressionCV,
 )
+from fco_cli.estimators.elastic_net_cv import FederatedElasticNetCV
 from fco_cli.estimators.linear import (
     FederatedClassifier,
     FederatedElasticNet,
@@ -14,9 +15,13 @@ from fco_cli.estimators.linear import (
     FederatedLowRankRegression,
     FederatedRegressor,
 )
+from fco_cli.estimators.survival import FederatedCox, FederatedCoxCV
 
 __all__ = [
     "FederatedClassifier",
+    "FederatedClassifierCV",
+    "FederatedCox",
+    "FederatedCoxCV",
     "FederatedElasticNet",
     "FederatedElasticNetCV",
     "FederatedLasso",
@@ -26,4 +31,5 @@ __all__ = [
     "FederatedLowRankRegression",
     "FederatedLowRankRegressionCV",
     "FederatedRegressor",
+    "FederatedRegressorCV",
 ]

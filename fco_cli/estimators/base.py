@@ -1,12 +1,13 @@
 """Base classes of the estimators: conversion of rows to clients, fitting by a run, prediction.
 
-The solution minimizes the pooled objective F(w) + psi(w), where F is the mean of the clients' losses, or the mean over
-all rows with `weighting="examples"`. Without groups, all rows belong to one client.
+The solution minimizes the pooled objective F(w) + psi(w), where F is the mean over all rows, or that of the clients'
+losses with `weighting="uniform"`. Without groups, all rows belong to one client.
 """
 
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,9 @@ from fco_cli.config import Run
 from fco_cli.errors import UserError, as_python_errors
 from fco_cli.estimators.rows import InMemory, make_task
 from fco_cli.federation.settings import NoFederation
-from fco_cli.path.method import DEFAULT, solve
+from fco_cli.path.method import AUTO as AUTO_METHOD
+from fco_cli.path.method import DEFAULT, SECOND_ORDER, solve
+from fco_cli.path.select import limited_threads
 from fco_cli.path.solve import Solutions
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic, Loss, Softmax, all_losses
@@ -39,6 +42,7 @@ from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.hparams import ALL, AUTO, Hparams
 
+SMALL = 2**22  # numbers in X; smaller fits use one thread, since their rounds are too short to parallelize
 LOCAL_EPOCHS = 5  # for methods with local steps; a batch holds all rows of a client
 
 
@@ -60,7 +64,7 @@ class FederatedLinear(BaseEstimator):
 
     _: KW_ONLY
     algo: str = AUTO
-    weighting: str = "uniform"
+    weighting: str = "examples"
     client_lr: float | str = AUTO
     tol: float = 1e-8
     max_rounds: int = 20_000
@@ -79,8 +83,8 @@ class FederatedLinear(BaseEstimator):
         """Return the matrix shape of the weights, or None for a vector."""
         return None
 
-    def _run(self, task: InMemory) -> Run:
-        """Return the run that fits the task."""
+    def _run(self, task: InMemory, psi: Regularizer | None = None) -> Run:
+        """Return the run that fits the task, with another regularizer than that of the parameters if `psi` is given."""
         known, params = all_algorithms(), self._python_params
         name = DEFAULT if self.algo == AUTO else self.algo
         if name not in known or not known[name].federated:
@@ -92,7 +96,7 @@ class FederatedLinear(BaseEstimator):
             local_epochs=LOCAL_EPOCHS, weighting=self.weighting, tolerance=params.tol, most_rounds=params.max_rounds,
         )  # fmt: skip
         seed = int(check_random_state(self.random_state).randint(2**31)) if self.random_state is not None else 0
-        psi, mirror = task.units.regularizer(self._regularizer()), Euclidean()
+        psi, mirror = task.units.regularizer(psi or self._regularizer()), Euclidean()
         algo = known[name]()  # type: ignore[call-arg]
         algo.check_pair(psi, mirror)
         return Run(
@@ -104,6 +108,7 @@ class FederatedLinear(BaseEstimator):
     def _task(self, x: Any, y: Array, groups: Any, sample_weight: Any, loss: Loss, outputs: int) -> InMemory:
         """Return the task of validated rows; raise UserError for invalid groups or weights."""
         if groups is None:
+            self._check_without_groups()
             groups = np.zeros(len(y), dtype=int)
         groups = column_or_1d(groups)
         check_consistent_length(x, y, groups)
@@ -121,10 +126,28 @@ class FederatedLinear(BaseEstimator):
         shape, psi = self._weights_shape(x.shape[1]), self._regularizer()
         return make_task(x, y, groups, weights, loss, outputs, shape, features, psi, self.weighting)
 
+    def _check_without_groups(self) -> None:
+        """Warn if the result depends on the clients, which are not given."""
+        if self.weighting == "uniform":
+            reason = "weighting='uniform' has no effect"
+        elif self.algo in all_algorithms() and self.algo not in (AUTO_METHOD, DEFAULT, *SECOND_ORDER):
+            reason = f"algo={self.algo!r} is not federated"
+        else:
+            return
+        warnings.warn(
+            f"groups: not given, so that all rows belong to one client and {reason}; pass groups=..., in a search or "
+            "cross-validation by metadata routing (set_fit_request(groups=True))",
+            UserWarning,
+            stacklevel=4,
+        )
+
     def _solve(self, task: InMemory) -> Solutions:
         """Solve the task and return the solution in the units of the data."""
-        run = self._run(task)
-        return self._in_data_units(task, solve(run, task.task_data, [run.regularizer], self.tol, algo=self.algo))
+        run, data = self._run(task), task.task_data
+        size = data.training.x.shape[1] * len(data.training.y)
+        with limited_threads(1) if size < SMALL else nullcontext():
+            solutions = solve(run, data, [run.regularizer], self.tol, algo=self.algo)
+        return self._in_data_units(task, solutions)
 
     def _in_data_units(self, task: InMemory, solutions: Solutions) -> Solutions:
         """Return the solution in the units of the data; warn if it has not converged."""
@@ -142,7 +165,7 @@ class FederatedLinear(BaseEstimator):
         """Return the linear scores of the rows [N, outputs]."""
         check_is_fitted(self)
         x = validate_data(self, x, reset=False, accept_sparse="csr", dtype=np.float64)
-        return np.asarray(x @ np.atleast_2d(self.coef_).T) + np.atleast_1d(self.intercept_)
+        return np.asarray(x @ np.atleast_2d(self.coef_).T) + np.atleast_1d(getattr(self, "intercept_", 0.0))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

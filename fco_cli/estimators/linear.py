@@ -11,6 +11,8 @@ from fco_cli.problem.regularizers import Regularizer, all_regularizers
 from fco_cli.problem.regularizers.nuclear import Nuclear
 from fco_cli.problem.regularizers.penalties import L1, ElasticNet
 
+DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {"l2_squared": {"strength": 0.001}}
+
 
 def named_regularizer(name: str, options: dict[str, Any] | None) -> Regularizer:
     """Return the regularizer with the given name and options; raise UserError for unknown ones."""
@@ -18,7 +20,7 @@ def named_regularizer(name: str, options: dict[str, Any] | None) -> Regularizer:
     if name not in known:
         raise UserError(f"regularizer: got {name!r}, must be one of {', '.join(known)}")
     try:
-        return known[name](**(options or {}))
+        return known[name](**(DEFAULT_OPTIONS.get(name, {}) if options is None else options))
     except TypeError as problem:
         raise UserError(f"regularizer_options: {problem}") from problem
 
@@ -39,8 +41,8 @@ class FederatedRegressor(Regression):
         Parameters of the regularizer, such as {"radius": 2}.
     algo : str, default="auto"
         Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
-    weighting : {"uniform", "examples"}, default="uniform"
-        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    weighting : {"examples", "uniform"}, default="examples"
+        Weights in the objective: equal for all rows, or equal for all clients.
     client_lr : float or str, default="auto"
         Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
     tol : float, default=1e-8
@@ -87,7 +89,7 @@ class FederatedLasso(Regression):
     """Linear regression with an l1 penalty.
 
     The objective is mean (x'w + b - y)^2 + strength * |w|_1. scikit-learn's `Lasso(alpha)` has the same solution as
-    `FederatedLasso(2 * alpha, weighting="examples")`.
+    `FederatedLasso(2 * alpha)`.
 
     Parameters
     ----------
@@ -95,8 +97,8 @@ class FederatedLasso(Regression):
         Factor of the penalty, at least 0.
     algo : str, default="auto"
         Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
-    weighting : {"uniform", "examples"}, default="uniform"
-        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    weighting : {"examples", "uniform"}, default="examples"
+        Weights in the objective: equal for all rows, or equal for all clients.
     client_lr : float or str, default="auto"
         Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
     tol : float, default=1e-8
@@ -150,8 +152,8 @@ class FederatedElasticNet(Regression):
         Factor of the squared l2 penalty, at least 0.
     algo : str, default="auto"
         Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
-    weighting : {"uniform", "examples"}, default="uniform"
-        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    weighting : {"examples", "uniform"}, default="examples"
+        Weights in the objective: equal for all rows, or equal for all clients.
     client_lr : float or str, default="auto"
         Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
     tol : float, default=1e-8
@@ -207,8 +209,8 @@ class FederatedLowRankRegression(Regression):
         `n_features`. By default the matrix has one row.
     algo : str, default="auto"
         Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
-    weighting : {"uniform", "examples"}, default="uniform"
-        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    weighting : {"examples", "uniform"}, default="examples"
+        Weights in the objective: equal for all rows, or equal for all clients.
     client_lr : float or str, default="auto"
         Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
     tol : float, default=1e-8
@@ -265,14 +267,15 @@ class FederatedClassifier(Classification):
 
     Parameters
     ----------
-    regularizer : str, default="none"
-        Name of the regularizer, such as "l1_ball" (the table of the README lists all names).
+    regularizer : str, default="l2_squared"
+        Name of the regularizer, such as "l1_ball" (the table of the README lists all names). With "none", separable
+        classes have no solution.
     regularizer_options : dict, default=None
-        Parameters of the regularizer, such as {"radius": 2}.
+        Parameters of the regularizer, such as {"radius": 2}; for "l2_squared" by default {"strength": 0.001}.
     algo : str, default="auto"
         Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
-    weighting : {"uniform", "examples"}, default="uniform"
-        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    weighting : {"examples", "uniform"}, default="examples"
+        Weights in the objective: equal for all rows, or equal for all clients.
     client_lr : float or str, default="auto"
         Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
     tol : float, default=1e-8
@@ -308,7 +311,7 @@ class FederatedClassifier(Classification):
     array([[-0.986,  0.056, -0.109,  0.11 ]])
     """
 
-    regularizer: str = "none"
+    regularizer: str = "l2_squared"
     regularizer_options: dict[str, Any] | None = None
 
     def _regularizer(self) -> Regularizer:
@@ -320,7 +323,7 @@ class FederatedLogisticRegression(Classification):
     """Logistic or softmax regression with an l1 penalty.
 
     The objective is mean log-loss + strength * |w|_1. scikit-learn's `LogisticRegression` has the same solution with
-    `C = 1 / (strength * n_samples)` and an l1 penalty if `weighting="examples"`.
+    `C = 1 / (strength * n_samples)` and an l1 penalty.
 
     Parameters
     ----------
@@ -328,8 +331,8 @@ class FederatedLogisticRegression(Classification):
         Factor of the penalty, at least 0.
     algo : str, default="auto"
         Name of a federated algorithm; "auto" is the cheapest exact method. No learning rate is needed.
-    weighting : {"uniform", "examples"}, default="uniform"
-        Weights of the clients in the objective: equal, or proportional to their numbers of rows.
+    weighting : {"examples", "uniform"}, default="examples"
+        Weights in the objective: equal for all rows, or equal for all clients.
     client_lr : float or str, default="auto"
         Learning rate of the clients. "auto" is 1/L, where L is the smoothness constant of the data.
     tol : float, default=1e-8

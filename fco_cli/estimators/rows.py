@@ -99,6 +99,23 @@ class ScaledElasticNet(ElasticNet):
             out[i] = factor * (psi.strength * np.sign(w[i]) + psi.l2_strength * factor * w[i])
 
 
+@dataclass(kw_only=True)
+class MixedElasticNet(ElasticNet):
+    """Elastic net with l2_strength = l2_ratio * strength."""
+
+    l2_ratio: float
+    l2_strength: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.l2_strength = float(self.l2_ratio) * float(self.strength)
+        super().__post_init__()
+
+
+@dataclass(kw_only=True)
+class ScaledMixedElasticNet(ScaledElasticNet, MixedElasticNet):
+    """Mixed elastic net of w~ / scales."""
+
+
 def _scale_per_weight(scales: Array, layout: Layout) -> Array:
     """Return the scale of every weight [P], 1 for biases."""
     numbers, weights = np.ones(layout.size), layout.slices["weights"]
@@ -110,6 +127,7 @@ SCALED: dict[type[Regularizer], type[Regularizer]] = {
     L1: ScaledL1,
     L2Squared: ScaledL2Squared,
     ElasticNet: ScaledElasticNet,
+    MixedElasticNet: ScaledMixedElasticNet,
 }
 
 
@@ -127,6 +145,8 @@ class Units:
         changes: dict[str, Any] = {}
         if isinstance(psi, L1 | ElasticNet | Nuclear):
             changes["strength"] = min(float(psi.strength) / self.label_scale, LARGEST_STRENGTH)
+        if isinstance(psi, MixedElasticNet):  # l2_strength does not change
+            changes["l2_ratio"] = psi.l2_ratio * self.label_scale
         kind = SCALED.get(type(psi))
         if kind is None or (self.scales == 1).all():
             return replace(psi, **changes)
@@ -172,7 +192,7 @@ def standardize(data: TaskData, psi: Regularizer, weighting: str) -> tuple[TaskD
 
 def _is_scalable(psi: Regularizer) -> bool:
     """Return True if psi can be rescaled to keep its value when features are scaled."""
-    if type(psi) is ElasticNet and any(factor not in (0, 1) for factor in psi.factors.values()):
+    if isinstance(psi, ElasticNet) and any(factor not in (0, 1) for factor in psi.factors.values()):
         return False
     return type(psi) is NoRegularizer or type(psi) in SCALED
 

@@ -51,11 +51,23 @@ def validation_losses(problem: Problem, models: Array, bits: int | None) -> Arra
 
 def client_metrics(loss: Loss, scores: Array, y: Array, owners: Array, names: list[str]) -> list[MetricRow]:
     """Return the metrics of all rows, then those of every client, from scores [C, N]."""
-    table = [{"client": ALL_CLIENTS, **metrics_of(loss, scores, y)}]
+    by_client = []
     for m in np.unique(owners):
         own = owners == m
-        table.append({"client": names[m], **metrics_of(loss, scores[:, own], y[own])})
-    return table
+        by_client.append({"client": names[m], **metrics_of(loss, scores[:, own], y[own])})
+    return [{"client": ALL_CLIENTS, **metrics_of(loss, scores, y), **area_within(by_client)}, *by_client]
+
+
+def area_within(by_client: list[MetricRow]) -> MetricRow:
+    """Return `auc_within`, the mean of the clients' AUC, weighted by their pairs of a positive and a negative row.
+
+    The AUC over all rows also compares rows of different clients, and can exceed that of every client.
+    """
+    areas = [line for line in by_client if line.get("auc") is not None]
+    pairs = np.array([line["rows"] ** 2 * line["observed"] * (1 - line["observed"]) for line in areas])
+    if len(by_client) < 2 or not areas:
+        return {}
+    return {"auc_within": float(pairs @ [line["auc"] for line in areas] / pairs.sum())}
 
 
 def metrics_of(loss: Loss, scores: Array, y: Array) -> MetricRow:
@@ -84,30 +96,38 @@ def _standard_error(values: Array) -> float | None:
 
 
 def area_and_error(scores: Array, positive: Array) -> tuple[float, float | None]:
-    """Return the area under the ROC curve and its standard error (DeLong et al., 1988)."""
+    """Return the area under the ROC curve and its standard error (DeLong et al., 1988).
+
+    The error is None with fewer than two rows of a class, and if the scores separate the classes: its estimate is 0.
+    """
     positives, negatives = scores[positive], scores[~positive]
     ranks = rankdata(np.concatenate([positives, negatives]))
     a, b = len(positives), len(negatives)
     above = (ranks[:a] - rankdata(positives)) / b  # share of negatives below each positive row
     below = 1 - (ranks[a:] - rankdata(negatives)) / a  # share of positives above each negative row
-    if min(a, b) < 2:
+    if min(a, b) < 2 or is_separable(scores, positive):
         return float(above.mean()), None
     return float(above.mean()), float(np.sqrt(above.var(ddof=1) / a + below.var(ddof=1) / b))
+
+
+def is_separable(scores: Array, positive: Array) -> bool:
+    """Return True if a threshold separates the classes, in either direction; scores at the threshold may be of both."""
+    low, high = scores[~positive], scores[positive]
+    return bool(low.max() <= high.min() or high.max() <= low.min())
 
 
 def calibration(scores: Array, positive: Array) -> dict[str, float | None]:
     """Return the slope and the intercept of logistic recalibration (Cox, 1958).
 
-    The slope is 1 if the scores are calibrated; it is None if the rows are separable. The intercept is fitted with
-    slope 1; it is 0 if the mean prediction is right.
+    The slope is 1 if the scores are calibrated; it is None if the scores separate the classes: it is then not
+    estimable. The intercept is fitted with slope 1; it is 0 if the mean prediction is right.
     """
-
     if not np.ptp(scores) > 0:
         return {"calibration_intercept": None, "calibration_slope": None}
     ones = np.ones((len(scores), 1))
     both = _logistic_fit(np.column_stack([ones, scores]), np.array([0.0, 1.0]), np.zeros(len(scores)), positive)
     intercept = _logistic_fit(ones, np.zeros(1), scores, positive)
-    is_finite = bool(np.abs(both).max() < LARGEST_CALIBRATION)
+    is_finite = not is_separable(scores, positive) and bool(np.abs(both).max() < LARGEST_CALIBRATION)
     return {
         "calibration_intercept": float(intercept[0]),
         "calibration_slope": float(both[1]) if is_finite else None,
@@ -155,8 +175,9 @@ def client_metrics_from_sites(
     by_site = {part.site: [one for one in all_parts if one.site == part.site] for part in all_parts if part.site}
     lines, bins = [], []
     for j, name in enumerate(chosen):
-        for client, parts in {ALL_CLIENTS: all_parts, **dict(sorted(by_site.items()))}.items():
-            lines.append({"choice": name, "client": client, **metrics_from_sites(loss, parts, j)})
+        own = [{"client": site, **metrics_from_sites(loss, parts, j)} for site, parts in sorted(by_site.items())]
+        whole = {"client": ALL_CLIENTS, **metrics_from_sites(loss, all_parts, j), **area_within(own)}
+        lines += [{"choice": name, **line} for line in (whole, *own)]
         if (rows := _rows_of_histogram(loss, all_parts, j)) is not None:
             bins += [{"choice": name, **line} for line in calibration_bins(*rows)]
     return lines, bins

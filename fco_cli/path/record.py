@@ -166,6 +166,7 @@ def _result(run: PathRun, selection: Selection, table: dict[str, Array], seconds
             **{column: values[index].item() for column, values in table.items()},
             **{column: values[refit].item() for column, values in refitted.items()},
             "test": selection.tests.get(name),
+            "out_of_fold": _areas(selection, name),
         }
     return {
         "status": "finished",
@@ -184,6 +185,7 @@ def _result(run: PathRun, selection: Selection, table: dict[str, Array], seconds
         "clients": selection.data.training.clients,
         "folds": len(selection.folds),
         "by": run.path.by,
+        "weighting": run.hparams.weighting,
         "features": selection.data.features,
         "chosen": chosen,
         "at_the_end": selection.chosen["min"] == len(selection.values) - 1,
@@ -191,9 +193,16 @@ def _result(run: PathRun, selection: Selection, table: dict[str, Array], seconds
         "not_converged": sum(int((~one.converged).sum()) for one in solved),
         "refits_not_converged": int((~selection.refitted.converged).sum()),
         "stability": None if selection.stability is None else selection.stability.as_json(),
+        "between_clients": None if selection.between is None else selection.between.as_json(),
         "seconds": round(seconds, 3),
         **software(run.plugins),
     }
+
+
+def _areas(selection: Selection, name: str) -> dict[str, float] | None:
+    """Return the areas under the ROC curve of a selected model, over all rows and within clients, if it has them."""
+    line = next(line for line in selection.clients if line["choice"] == name)
+    return {key: line[key] for key in ("auc", "auc_within")} if line.get("auc_within") is not None else None
 
 
 def _total_rounds(selection: Selection) -> int:

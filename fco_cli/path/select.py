@@ -29,6 +29,7 @@ from fco_cli.errors import UserError, require
 from fco_cli.federation.coordinator.remote_rows import SiteRows, held_out_losses, metrics_together
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.memory_limit import require_memory
+from fco_cli.path.between_clients import LARGE_SHARE, BetweenClients, share_between
 from fco_cli.path.method import Method, choose_method, refit, solve_fits
 from fco_cli.path.performance import (
     MetricRow,
@@ -114,6 +115,7 @@ class Selection:
     bins: list[MetricRow]  # out-of-fold calibration by rule and decile of the predictions
     tests: dict[str, MetricRow]  # metrics on the test rows by rule
     stability: Stability | None
+    between: BetweenClients | None  # if labels vary mostly between clients and folds are by rows
 
     @property
     def chosen(self) -> dict[str, int]:
@@ -205,7 +207,7 @@ class Selector:
         tests = self._test_metrics({name: refitted.models[indices.index(j)] for name, j in curve.chosen.items()})
         return Selection(
             self.data, self.problem, self.method, self.parameter, self.values, whole, folds, curve, refitted, clients,
-            bins, tests, self._stability() if self.settings.subsamples else None,
+            bins, tests, self._stability() if self.settings.subsamples else None, self._between_clients(curve),
         )  # fmt: skip
 
     def _solved(self, fits: Iterable[tuple[str, TaskData]]) -> Iterator[tuple[TaskData, Part]]:
@@ -296,6 +298,21 @@ class Selector:
             return {name: metrics_from_sites(loss, parts, j) for j, name in enumerate(chosen)}
         scores = scores_of(self.problem.model, test, models)
         return {name: metrics_of(loss, scores[j], test.y) for j, name in enumerate(chosen)}
+
+    def _between_clients(self, by_rows: Curve) -> BetweenClients | None:
+        """Cross-validate by clients as well if the labels vary mostly between them and the folds are by rows."""
+        training, settings = self.data.training, self.settings
+        if settings.by != "rows" or isinstance(training, SiteRows):
+            return None
+        share = share_between(training, self.data.loss)
+        if share is None or share < LARGE_SHARE:
+            return None
+        number = min(settings.folds, training.clients)
+        deal = FoldAssignment.of(training, number, "clients", self.data.loss.classification, self.run.seed)
+        fits = ((f"clients_{k}", data) for k, data in enumerate(self._splits(deal)))
+        folds = [self._fold(data, part) for data, part in self._solved(fits)]
+        by_clients = Curve.of(np.array([fold.losses for fold in folds]), np.array([fold.weight for fold in folds]))
+        return BetweenClients.of(share, by_rows.mean, by_clients.mean)
 
     def _stability(self) -> Stability:
         """Return the selection frequencies of the features over random halves of the data."""

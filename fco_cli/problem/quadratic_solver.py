@@ -27,6 +27,7 @@ TOLERANCE = 2e-15  # on violations of the optimality conditions, relative to the
 SWEEPS, ITERATIONS = 8, 1000  # of coordinate descent between two factorizations, and of both together
 REFINEMENTS = 3  # of a solution whose weights at kinks no longer change; further ones only change the rounding
 DEPENDENT = 64 * EPS  # relative pivots below belong to columns that depend on the previous ones
+FLAT = 1e-7  # entries of a flat direction below it, relative to the largest, are rounding errors
 
 
 # Coordinate-separable psi.
@@ -173,6 +174,22 @@ def slope_with_psi(form, slopes, w, i):
 
 
 @kernel
+def drop_rounding(hessian, form, indices, count, direction):
+    """Set the entries of a flat direction that are rounding errors to 0, relative to the curvatures of their weights.
+
+    Otherwise a kink that such an entry reaches would end a step of any length, for example along the biases of classes.
+    """
+    largest = 0.0
+    for r in range(count):
+        i = indices[r]
+        largest = max(largest, direction[r] * direction[r] * (entry(hessian, i, i) + form[1, i]))
+    for r in range(count):
+        i = indices[r]
+        if direction[r] * direction[r] * (entry(hessian, i, i) + form[1, i]) <= FLAT * FLAT * largest:
+            direction[r] = 0.0
+
+
+@kernel
 def minimize_free(hessian, form, slopes, sizes, tolerance, w, factor, free, dependent, direction):
     """Minimize over the weights that are not at a kink; weights that reach a kink stay there."""
     for _ in range(2 * w.shape[0] + 2):
@@ -192,6 +209,7 @@ def minimize_free(hessian, form, slopes, sizes, tolerance, w, factor, free, depe
                         direction[r] = -side * entry(hessian, i, free[r])
                     solve_factorized(factor, count, direction)
                     free[count], direction[count] = i, side
+                    drop_rounding(hessian, form, free, count + 1, direction)
                     outcome = step_to_kink(hessian, form, free, count + 1, direction, np.inf, slopes, w)
                     break
         if outcome != 1:

@@ -171,6 +171,7 @@ def _log_start(run: Run, record: Record, smoothness: float | None, is_single: bo
         record.note(line)
         if is_single:
             log.info(line)
+        smoothness = times / client_lr_of(run)  # the L of the rate
     if warning := warning_of_large_steps(client_lr_of(run), smoothness, run.algo.uses_mean_gradient):
         record.note(warning)
         if is_single:
@@ -271,6 +272,7 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
         "test": finite(evaluate_test(run.task, problem, job.model)),
         "client_lr": client_lr_of(run) if "client_lr" in run.algo.uses else None,
         "smoothness": smoothness,
+        **({"weighting": run.hparams.weighting} if "weighting" in run.algo.uses else {}),
         "convergence": None if verdict is None else verdict.as_json(),
         **software(run.plugins),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),

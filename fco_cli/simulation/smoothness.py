@@ -36,14 +36,17 @@ def estimate_smoothness(problem: Problem, seed: int, batch_size: int, iterations
 def automatic_rate(problem: Problem, seed: int, batch_size: int) -> float:
     """Return the rate of `hparams.client_lr=auto`: 1/L to three digits, with L the largest over a batch per client.
 
-    Steps overshoot above 2/L; the factor 2 is a margin for batches that were not sampled.
+    Steps overshoot above 2/L; the factor 2 is a margin for batches that were not sampled. If other batches exceed it,
+    those by which `warning_of_large_steps` judges, L is theirs.
     """
     _check_automatic(problem)
     random = generator(seed, PROBES, 2)
     clients = random.permutation(problem.data.clients)[:MOST_CLIENTS]
     if isinstance(problem.data, RemoteRows):
         return _inverse(problem.data.smoothness(seed, batch_size))
-    return _inverse(largest_curvature(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random))
+    smoothness = largest_curvature(problem, np.resize(clients, max(len(clients), BATCHES)), batch_size, random)
+    other = estimate_smoothness(problem, seed, batch_size)
+    return _inverse(other if other > 2 * smoothness else smoothness)
 
 
 def automatic_rate_of_mean(problem: Problem, seed: int) -> float:

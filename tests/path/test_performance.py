@@ -84,3 +84,33 @@ def test_calibration_by_decile(scored):
     predicted = [one["predicted"] for one in bins]
     assert predicted == sorted(predicted)
     np.testing.assert_allclose(np.mean([one["observed"] for one in bins]), y.mean())
+
+
+def test_separable_rows_have_neither_slope_nor_error():
+    """Newton's method would end at a slope of 20 or so, DeLong's estimate at an error of 0."""
+    scores, positive = np.array([-2.0, -1, 0, 0.5, 1, 3]), np.array([False, False, False, False, True, True])
+    for sign in (1, -1):
+        line = metrics_of(all_losses()["logistic"](), sign * scores[None], positive.astype(float))
+        assert line["auc"] == (1 if sign > 0 else 0)
+        assert line["auc_error"] is None
+        assert line["calibration_slope"] is None
+        assert line["calibration_intercept"] is not None
+    touching = metrics_of(all_losses()["logistic"](), np.array([[-1.0, 0, 0, 1]]), np.array([0.0, 0, 1, 1]))
+    assert touching["calibration_slope"] is None
+
+
+def test_the_area_over_all_rows_mixes_clients():
+    """Scores that know only the client have an AUC within clients of 1/2."""
+    random = np.random.default_rng(2)
+    owners = np.repeat([0, 1, 2], [100, 60, 40])
+    y = (random.random(200) < np.array([0.1, 0.5, 0.9])[owners]).astype(float)
+    names, loss = ["a", "b", "c"], all_losses()["logistic"]()
+    whole, *_ = client_metrics(loss, owners[None].astype(float), y, owners, names)
+    assert whole["auc"] > 0.75
+    assert whole["auc_within"] == 0.5
+    scores = random.standard_normal(200) + y
+    whole, *own = client_metrics(loss, scores[None], y, owners, names)
+    pairs = [(y[owners == m] > 0.5).sum() * (y[owners == m] < 0.5).sum() for m in range(3)]
+    np.testing.assert_allclose(whole["auc_within"], np.average([line["auc"] for line in own], weights=pairs))
+    (alone, _) = client_metrics(loss, scores[None], y, 0 * owners, names)
+    assert "auc_within" not in alone

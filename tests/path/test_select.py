@@ -107,7 +107,7 @@ def test_the_curve_is_the_folds_loss(selection):
 
 @pytest.mark.parametrize(("by", "folds"), [("clients", 2), ("each_client", 3)])
 def test_whole_clients_are_held_out(selection, by, folds):
-    _, made = selection(f"path.by={by}", "path.folds=2")
+    _, made = selection(f"path.by={by}", "path.folds=2", "hparams.weighting=uniform")
     assert len(made.folds) == folds
     assert sorted(fold.weight for fold in made.folds) == ([1, 2] if folds == 2 else [1, 1, 1])
 
@@ -141,6 +141,7 @@ def test_a_record_is_complete_and_reused(run_of, table, tmp_path):
 def test_a_refit_has_its_own_convergence_and_weights(run_of, table, tmp_path):
     """A refit that misses its tolerance is counted and reported; the numbers are those of the refitted model."""
     words = [f"task.path={table()}", "path.tolerance=0.3", "path.ratio=0.01", "path.strengths=12", "path.algo=fista"]
+    words.append("hparams.weighting=uniform")  # with which 25 rounds suffice for the path, not for the refit
     short = run_of(*words, f"output_dir={tmp_path}/short", "hparams.most_rounds=25", "hparams.tolerance=1e-13")
     long = run_of(*words, f"output_dir={tmp_path}/long", "hparams.tolerance=1e-9")
     results = [run_path(run, Stop()) for run in (short, long)]

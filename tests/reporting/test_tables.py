@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from fco_cli.reporting.page import tables
@@ -91,3 +93,8 @@ def test_column_of_choices_on_the_edge(records):
     (study,) = collect([records.root]).studies
     table = tables.best_table(study, choose(study))
     assert table["on the edge of its grid"].tolist() == ["smallest client rate"]
+
+
+def test_whole_numbers_have_all_digits():
+    table = pd.DataFrame({"rounds": [20_000.0, 123_456_789], "loss": [0.123456, 1e-9], "none": [None, np.nan]})
+    assert tables.as_text(table).to_numpy().tolist() == [["20000", "0.1235", "–"], ["123456789", "1e-09", "–"]]

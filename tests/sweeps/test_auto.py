@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_module
 from fco_cli.algorithms import all_algorithms
 from fco_cli.config import Run, register
 from fco_cli.errors import Interrupted
-from fco_cli.simulation import engine, problems
+from fco_cli.simulation import engine, problems, smoothness
 from fco_cli.simulation.execute import code_of, execute
 from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
@@ -132,3 +132,14 @@ def test_the_warning_uses_the_l_of_the_algorithm(tmp_path, psi_for, name, rows):
     below, above = (run_of(tmp_path, *overrides, f"hparams.client_lr={times / exact}") for times in (1.9, 2.2))
     assert warning(below) is None
     assert "may diverge" in warning(above)
+
+
+def test_auto_is_below_the_limit_that_its_warning_states(monkeypatch, make_problem):
+    """Batches of the warning that are much steeper than those of auto lower the rate."""
+    problem = make_problem(sizes=(30, 30), regularizer=None)
+    monkeypatch.setattr(smoothness, "largest_curvature", lambda *_: 2.0)
+    monkeypatch.setattr(smoothness, "estimate_smoothness", lambda *_: 8.0)
+    assert smoothness.automatic_rate(problem, 0, 5) == 1 / 8
+    assert warning_of_large_steps(1 / 8, 8.0) is None
+    monkeypatch.setattr(smoothness, "estimate_smoothness", lambda *_: 3.0)
+    assert smoothness.automatic_rate(problem, 0, 5) == 1 / 2  # within the margin

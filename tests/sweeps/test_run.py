@@ -24,11 +24,13 @@ def test_time_left(seconds):
 
 def test_the_final_table_has_units():
     output = io.StringIO()
-    Console(file=output).print(final_table({"final": {"objective": 1.25, "bytes_up": 41e6, "f1": None}, "seconds": 2}))
+    final = {"objective": 1.25, "bytes_up": 41e6, "f1": None}
+    Console(file=output).print(final_table({"final": final, "seconds": 2, "weighting": "examples"}))
     assert [line.split() for line in output.getvalue().splitlines()] == [
         ["objective", "1.25"],
         ["bytes", "up", "41", "MB"],
         ["f1", "not", "finite"],
+        ["weights", "every", "row", "has", "the", "same", "weight", "(examples)"],
         ["time", "2.00", "s"],
     ]
 

@@ -57,7 +57,8 @@ def test_the_documented_way_from_csv_to_predictions(table, tmp_path):
         )
     (record,) = (tmp_path / "outputs" / "custom" / "feddualavg").iterdir()
 
-    weights = list(csv.DictReader((record / "model.csv").read_text().splitlines()))
+    *weights, intercept = csv.DictReader((record / "model.csv").read_text().splitlines())
+    assert intercept["feature"] == "(intercept)"
     sizes = [abs(float(row["weight"])) for row in weights]
     assert {row["feature"] for row in weights[:2]} == {"marker1", "marker4"}
     assert sizes == sorted(sizes, reverse=True)
@@ -198,6 +199,12 @@ def test_the_exported_model_gives_the_same_scores_for_features_as_given(build, d
     np.testing.assert_allclose(given, standardized, atol=1e-10)
     rows = pd.read_csv(tmp_path / "model.csv")
     assert list(rows.columns) == ["feature", "class", "weight", "weight_per_unit"]
+    assert rows["feature"][-3:].tolist() == ["(intercept)"] * 3
+    assert rows["class"][-3:].tolist() == ["low", "mid", "high"]
+    with np.load(tmp_path / "linear_model.npz") as arrays:
+        np.testing.assert_allclose(rows["weight_per_unit"][-3:], arrays["intercept"], rtol=1e-6)
+    np.testing.assert_allclose(rows["weight"][-3:], model[9:], rtol=1e-6)
+    rows = rows[:-3]
     assert len(rows) == 8
     assert not ((rows["feature"] == "q") & (rows["class"] == "mid")).any()
     assert (rows["weight"].abs().diff().dropna() <= 0).all()
@@ -242,7 +249,7 @@ def test_names_are_no_formulas_in_a_spreadsheet(tmp_path):
     model = LinearModel(Softmax(), ["@no", "yes"], Preparation(["=cmd()", "age"], [0, 0], {}, []))
     model.write(tmp_path, np.array([[4.0, 3.0], [2.0, 1.0]]), np.zeros(2))
     rows = list(csv.reader((tmp_path / "model.csv").read_text().splitlines()))
-    assert [row[:2] for row in rows[1:]] == [["'=cmd()", "'@no"], ["age", "'@no"], ["'=cmd()", "yes"], ["age", "yes"]]
+    assert [row[:2] for row in rows[1:-2]] == [["'=cmd()", "'@no"], ["age", "'@no"], ["'=cmd()", "yes"], ["age", "yes"]]
 
 
 def test_a_table_is_run_as_it_is(build, tmp_path):
@@ -367,7 +374,7 @@ def test_a_refused_table_leaves_nothing_behind(run_stack, tmp_path):
 
 
 def test_site_intercepts(build, table, tmp_path):
-    """The record has the intercept of each client; other clients get the mean."""
+    """The record has the intercept of each client; other clients get the mean over the rows."""
     task, problem = build(table, "task.client=hospital", "task.label=diagnosis", "task.site_intercept=true")
     task.export(problem, np.zeros(problem.layout.size), tmp_path)
     own = pd.read_csv(tmp_path / "site_intercepts.csv", index_col="client")["intercept"]
@@ -375,7 +382,7 @@ def test_site_intercepts(build, table, tmp_path):
     shares = np.array([problem.data.client(m).y.mean() for m in range(6)])
     np.testing.assert_allclose(own, np.log(shares) - np.log1p(-shares), atol=1e-9)
     with np.load(tmp_path / "linear_model.npz") as arrays:
-        assert arrays["intercept"] == pytest.approx(own.mean())
+        assert arrays["intercept"] == pytest.approx(np.average(own, weights=problem.data.sizes))
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ def test_a_model_of_sparse_rows_predicts(run_stack, sparse, tmp_path):
         "x0",
         "x1",
         "x2",
+        "(intercept)",
     }
     scores = read(sparse).x @ model["coef"][0] + model["intercept"]
     shares = pd.read_csv(io.StringIO(predictions(record, sparse)))["probability of 1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -107,15 +107,15 @@ def draw_coefficients(path: RecordedPath) -> Drawing:
 
 def _mark_choices(axis: Axes, path: RecordedPath, label: bool = True) -> None:
     for choice in CHOICES:
-        value, place = path.values[path.result["chosen"][choice]["place"]], path.result["chosen"][choice]
-        text = f"{choice}: {value:.3g}, {_size(path, place['place'])}" if label else None
+        chosen = path.result["chosen"][choice]
+        value = path.values[chosen["place"]]
+        text = f"{choice}: {value:.3g}, {_size(chosen)}" if label else None
         axis.axvline(value, color="black", linewidth=0.7, linestyle=DASHES[choice], label=text)
 
 
-def _size(path: RecordedPath, place: int) -> str:
-    if "rank" in path.table:
-        return f"rank {path.table['rank'][place]}"
-    return f"{path.table['nonzeros'][place]} non-zero"
+def _size(chosen: dict[str, Any]) -> str:
+    """Return the size of a chosen model, refitted on all rows."""
+    return f"rank {chosen['rank']}" if chosen.get("rank") is not None else f"{chosen['nonzeros']} non-zero"
 
 
 def _format_path_axes(axis: Axes, path: RecordedPath) -> None:

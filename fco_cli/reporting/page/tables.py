@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SIZE = "nonzeros"
 QUALITY = {"auc": "AUC", "r2": "R²"}
+WHOLE = 1e9  # whole numbers below it are printed with all digits, such as rounds
 MAX_RESULTS = 6  # tables in the summary; the sections below show all
 
 
@@ -103,6 +104,8 @@ def _text(value: object) -> str:
         return str(value) if value != "" else "–"
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "–"
+    if is_number(value) and abs(float(value)) < WHOLE and float(value).is_integer():  # type: ignore[arg-type]
+        return str(int(value))  # type: ignore[call-overload]
     return f"{value:.4g}"
 
 
