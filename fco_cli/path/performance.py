@@ -16,12 +16,12 @@ from scipy.stats import rankdata
 from fco_cli.algorithms.rounds import from_fixed_point, to_fixed_point
 from fco_cli.federation.coordinator.responses import SiteMetrics
 from fco_cli.federation.metrics import BINS, SUMS
+from fco_cli.path.predictions import ALL_CLIENTS, Predictions, calibration_lines, prediction_lines
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import DataRisk, QuadraticRisk
 
-ALL_CLIENTS = "all clients"
 CALIBRATION_BINS = 10
 NEWTON_STEPS, LARGEST_CALIBRATION = 100, 100.0  # larger weights: the rows are separable
 MetricRow = dict[str, Any]
@@ -158,13 +158,13 @@ def _logistic_fit(x: Array, w: Array, offset: Array, positive: Array) -> Array:
 
 
 def calibration_bins(scores: Array, positive: Array) -> list[MetricRow]:
-    """Return the number of rows, the mean prediction and the observed frequency by decile of the predictions."""
+    """Return rows, events, mean prediction and observed frequency with its interval, by decile of the predictions."""
     order = np.argsort(scores, kind="stable")
     parts = [part for part in np.array_split(order, CALIBRATION_BINS) if len(part)]
-    return [
-        {"rows": len(part), "predicted": float(expit(scores[part]).mean()), "observed": float(positive[part].mean())}
-        for part in parts
-    ]
+    rows, events = (
+        np.array(counts) for counts in zip(*((len(part), positive[part].sum()) for part in parts), strict=True)
+    )
+    return calibration_lines(rows, events, np.array([expit(scores[part]).mean() for part in parts]))
 
 
 def client_metrics_from_sites(
@@ -181,6 +181,24 @@ def client_metrics_from_sites(
         if (rows := _rows_of_histogram(loss, all_parts, j)) is not None:
             bins += [{"choice": name, **line} for line in calibration_bins(*rows)]
     return lines, bins
+
+
+def predictions_from_sites(loss: Loss, folds: list[list[SiteMetrics]], chosen: list[str]) -> list[MetricRow]:
+    """Return the histograms of predictions by rule and site; those of all sites together if responses are masked.
+
+    Sites that do not share histograms have none.
+    """
+    sums, lines = SUMS.get(type(loss)), list[MetricRow]()
+    if sums is None or not sums.histogram:
+        return lines
+    for j, name in enumerate(chosen):
+        by_site: dict[str, Predictions] = {}
+        for part in chain.from_iterable(folds):
+            if part.sums is not None and np.isfinite(part.sums[j]).all():
+                site, own = part.site or ALL_CLIENTS, Predictions.of_sums(part.sums[j])
+                by_site[site] = by_site[site] + own if site in by_site else own
+        lines += prediction_lines(dict(sorted(by_site.items())), choice=name)
+    return lines
 
 
 def metrics_from_sites(loss: Loss, parts: list[SiteMetrics], j: int) -> MetricRow:

@@ -5,6 +5,7 @@ path.csv           a row per strength (or radius): cross-validation, training lo
 path.npz           values [J], models [J, P], the folds' losses [F, J]; selection frequencies [J, p], if requested
 clients.csv        out-of-fold metrics of the selected models, over all rows and by client
 calibration.csv    logistic loss only: mean prediction and observed frequency by decile of the predictions
+predictions.csv    logistic loss only: histograms of the out-of-fold predictions of every client
 min, 1se           folders of the selected models, refitted on all training rows, as in the record of a run
 result.json        written last; lists all files above, and the record is complete if they exist
 part_*.npz         intermediate results of an unfinished path
@@ -112,7 +113,9 @@ def _write(run: PathRun, selection: Selection, seconds: float) -> dict[str, Any]
     table = path_table(selection)
     columns = {name: np.asarray(values).tolist() for name, values in table.items()}
     lines = [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
-    for name, rows in {"path": lines, "clients": selection.clients, "calibration": selection.bins}.items():
+    tables = {"path": lines, "clients": selection.clients}
+    tables |= {"calibration": selection.bins, "predictions": selection.predictions}
+    for name, rows in tables.items():
         if rows:
             write_atomically(folder / f"{name}.csv", csv_of_lines(rows))
     arrays = {

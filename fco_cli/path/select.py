@@ -38,8 +38,10 @@ from fco_cli.path.performance import (
     client_metrics_from_sites,
     metrics_from_sites,
     metrics_of,
+    predictions_from_sites,
     validation_losses,
 )
+from fco_cli.path.predictions import by_client, prediction_lines
 from fco_cli.path.round import evaluator
 from fco_cli.path.second_order import first_request, null_gradient
 from fco_cli.path.solve import Cache, Checkpoint, Part, Solutions, path_parameter, path_values, problem_for
@@ -113,6 +115,7 @@ class Selection:
     refitted: Solutions  # of the selected values, in order, to hparams.tolerance
     clients: list[MetricRow]  # out-of-fold metrics by rule and client
     bins: list[MetricRow]  # out-of-fold calibration by rule and decile of the predictions
+    predictions: list[MetricRow]  # histograms of out-of-fold predictions by rule and client
     tests: dict[str, MetricRow]  # metrics on the test rows by rule
     stability: Stability | None
     between: BetweenClients | None  # if labels vary mostly between clients and folds are by rows
@@ -203,11 +206,12 @@ class Selector:
         curve = Curve.of(np.array([fold.losses for fold in folds]), np.array([fold.weight for fold in folds]))
         indices = sorted(set(curve.chosen.values()))
         refitted = self._refit(whole, indices)
-        clients, bins = self._out_of_fold_metrics(folds, curve.chosen)
+        clients, bins, predictions = self._out_of_fold_metrics(folds, curve.chosen)
         tests = self._test_metrics({name: refitted.models[indices.index(j)] for name, j in curve.chosen.items()})
         return Selection(
             self.data, self.problem, self.method, self.parameter, self.values, whole, folds, curve, refitted, clients,
-            bins, tests, self._stability() if self.settings.subsamples else None, self._between_clients(curve),
+            bins, predictions, tests, self._stability() if self.settings.subsamples else None,
+            self._between_clients(curve),
         )  # fmt: skip
 
     def _solved(self, fits: Iterable[tuple[str, TaskData]]) -> Iterator[tuple[TaskData, Part]]:
@@ -266,13 +270,17 @@ class Selector:
 
     def _out_of_fold_metrics(
         self, folds: list[Fold], chosen: dict[str, int]
-    ) -> tuple[list[MetricRow], list[MetricRow]]:
-        """Return metrics by client and calibration by decile; each row is scored by the fold that held it out."""
+    ) -> tuple[list[MetricRow], list[MetricRow], list[MetricRow]]:
+        """Return metrics by client, calibration by decile and histograms of predictions.
+
+        Each row is scored by the fold that held it out.
+        """
         training, loss = self.data.training, self.data.loss
         indices = list(chosen.values())
         if isinstance(training, SiteRows):
             parts = metrics_together([(fold.held_out, fold.solutions.models[indices]) for fold in folds])  # type: ignore[misc]
-            return client_metrics_from_sites(loss, parts, list(chosen))
+            names = list(chosen)
+            return *client_metrics_from_sites(loss, parts, names), predictions_from_sites(loss, parts, names)
         scores = np.empty((len(chosen), self.problem.model.widths[-1], len(training.y)))
         for fold, held_out in zip(folds, self.deal, strict=True):
             rows = held_out.rows(training)
@@ -280,12 +288,15 @@ class Selector:
         names = self.data.clients or [f"client {m}" for m in range(training.clients)]
         clients: list[MetricRow] = []
         bins: list[MetricRow] = []
+        predictions: list[MetricRow] = []
         for name, score in zip(chosen, scores, strict=True):
             lines = client_metrics(loss, score, training.y, training.owners, names)
             clients += [{"choice": name, **line} for line in lines]
             if loss.classification and len(score) == 1:
-                bins += [{"choice": name, **line} for line in calibration_bins(score[0], training.y > 0.5)]
-        return clients, bins
+                positive = training.y > 0.5
+                bins += [{"choice": name, **line} for line in calibration_bins(score[0], positive)]
+                predictions += prediction_lines(by_client(score[0], positive, training.owners, names), choice=name)
+        return clients, bins, predictions
 
     def _test_metrics(self, chosen: dict[str, Array]) -> dict[str, MetricRow]:
         """Return the models' metrics on the test rows or, without these, on the rows that the task holds out."""

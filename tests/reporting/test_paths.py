@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fco_cli.reporting.figures.paths import caption_of
+from fco_cli.reporting.figures.paths import caption_of, figures_of
 from fco_cli.reporting.page.render import render_section
 from fco_cli.reporting.page.sections import path_section
 from fco_cli.reporting.records.paths import RecordedPath
@@ -140,3 +140,46 @@ def test_damaged_record_is_left_out_with_one_line(tmp_path, damage):
     results = collect([tmp_path])
     assert not results.paths
     assert [place for place, _ in results.left_out] == [folder]
+
+
+def test_clients_without_an_area_are_drawn_with_the_reason(tmp_path):
+    path = RecordedPath.read(write_path(tmp_path / "record"))
+    figure = {kind: draw for kind, draw, _ in figures_of(path)}["clients"]()
+    (axis,) = figure.axes
+    assert "=tiny (1)" in [label.get_text() for label in axis.get_yticklabels()]
+    assert [text.get_text() for text in axis.texts] == ["no AUC: rows of one class only"]
+
+
+def test_intervals_beyond_the_axis_are_marked(tmp_path):
+    folder = write_path(tmp_path / "record")
+    table = (folder / "clients.csv").read_text().replace("south,9,0.4,0.1,0.8,0.05", "south,9,0.4,0.1,0.3,0.4")
+    (folder / "clients.csv").write_text(table)
+    path = RecordedPath.read(folder)
+    (axis,) = {kind: draw for kind, draw, _ in figures_of(path)}["clients"]().axes
+    arrows = [line for line in axis.lines if line.get_marker() == "<"]
+    assert sum(len(line.get_xdata()) for line in arrows) == 2  # of min and 1se
+
+
+def test_predictions_have_figures_and_list_every_client(tmp_path):
+    folder = write_path(tmp_path / "record")
+    lines = ["choice,client,bin,predicted,negatives,positives"]
+    for choice in ("min", "1se"):
+        lines += [f"{choice},north,100,0.2,8,2", f"{choice},north,400,0.8,2,8", f"{choice},south,300,0.6,0,9"]
+    (folder / "predictions.csv").write_text("\n".join(lines) + "\n")
+    path = RecordedPath.read(folder)
+    drawings = {kind: draw for kind, draw, _ in figures_of(path)}
+    assert {"roc", "client_calibration", "decision"} <= set(drawings)
+    recorded = path.predictions("min")
+    reasons = {one.client: one.reason for one in recorded.clients}
+    assert reasons == {"north": "", "south": "only events", "=tiny": "no histogram is shared"}
+    title = drawings["roc"]().legends[0].get_title().get_text()
+    assert "south (9): only events" in title
+    assert "=tiny (1): no histogram is shared" in title
+
+
+@pytest.mark.parametrize("line", ["min,north,512,0.2,8,2", "min,north,1,0.2,-8,2", "min,north,1,0.2,0.5,2"])
+def test_invalid_predictions_are_refused(tmp_path, line):
+    folder = write_path(tmp_path / "record")
+    (folder / "predictions.csv").write_text(f"choice,client,bin,predicted,negatives,positives\n{line}\n")
+    with pytest.raises(BadRecord, match=r"predictions\.csv"):
+        RecordedPath.read(folder)

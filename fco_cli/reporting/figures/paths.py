@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fco_cli.reporting.figures.classification import (
+    CLASSIFICATION_CAPTIONS,
+    classification_figures,
+    draw_groups,
+    draw_histogram,
+)
 from fco_cli.reporting.figures.drawing import new_figure, styled
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
-from fco_cli.reporting.style import LIGHT_GRAY, PALETTE
+from fco_cli.reporting.style import DARK_GRAY, LIGHT_GRAY, PALETTE
 from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
@@ -33,9 +39,12 @@ CAPTIONS = {
     ),
     "clients": (
         "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together. "
-        "{left_out}"
+        "Arrows: beyond the axis. {left_out}"
     ),
-    "calibration": "Calibration out of fold: mean prediction against observed frequency, by deciles of the prediction.",
+    "calibration": (
+        "Calibration out of fold: mean prediction against observed frequency with Wilson's 95% interval, by deciles of "
+        "the prediction; below, the histogram of the predictions."
+    ),
     "stability": (
         "Share of the half samples on which a feature is selected anywhere on the path down to {value:.3g}; dashed: "
         "the threshold. Among the features above it, at most {bound:.2g} are expected to be selected on a half sample "
@@ -51,7 +60,11 @@ def caption_of(path: RecordedPath, kind: str) -> str:
     left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
     value = float(path.values[stability["place"]])
     metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
-    return CAPTIONS[kind].format(metric=metric, left_out=left_out, value=value, bound=stability["bound"]).strip()
+    return (
+        (CAPTIONS | CLASSIFICATION_CAPTIONS)[kind]
+        .format(how="out of fold", metric=metric, left_out=left_out, value=value, bound=stability["bound"])
+        .strip()
+    )
 
 
 def figures_of(path: RecordedPath) -> Iterator[tuple[str, Callable[[], Drawing], DataFrame]]:
@@ -65,6 +78,8 @@ def figures_of(path: RecordedPath) -> Iterator[tuple[str, Callable[[], Drawing],
     yield "clients", partial(draw_clients, path), path.clients
     if path.calibration is not None:
         yield "calibration", partial(draw_calibration, path), path.calibration
+    if (predictions := path.predictions("min")) is not None:
+        yield from classification_figures(predictions)
     if (stability := path.result["stability"]) is not None:
         named = path.result["features"] or [f"feature {i + 1}" for i in range(len(stability["frequency"]))]
         frequency = pd.DataFrame({"feature": named, "frequency": stability["frequency"]})
@@ -137,47 +152,74 @@ def draw_clients(path: RecordedPath) -> Drawing:
     """Draw a forest plot: a line per client, sorted by the number of rows."""
     metric, lines = path.metric, path.clients
     best = lines[lines["choice"] == "min"]
-    pooled, clients = best.iloc[0], best.iloc[1:].sort_values("rows", ascending=False, kind="stable")
-    clients = clients[clients[metric].notna()].head(MAX_CLIENTS)
+    pooled = best.iloc[0]
+    clients = best.iloc[1:].sort_values("rows", ascending=False, kind="stable").head(MAX_CLIENTS)
     figure, ((axis,),) = new_figure(0.9 + 0.17 * max(len(clients), 3), 1, 1)
     places = {name: len(clients) - 1 - i for i, name in enumerate(clients["client"])}
-    error = f"{metric}_error"
+    low = _client_limit(path, list(places))
     for choice, shift, filled in (("min", 0.14, True), ("1se", -0.14, False)):
-        own = lines[(lines["choice"] == choice) & lines["client"].isin(list(places))]
+        own = lines[(lines["choice"] == choice) & lines["client"].isin(list(places)) & lines[metric].notna()]
         own = own[own["client"] != pooled["client"]]
         y = np.array([places[name] for name in own["client"]]) + shift
-        bars = NORMAL * own[error].fillna(0).to_numpy() if error in own else None
+        color, values = PALETTE[0] if filled else PALETTE[1], own[metric].to_numpy()
+        inside = values >= low
         axis.errorbar(
-            own[metric], y, xerr=bars, fmt="o", markersize=3, linewidth=0.7, color=PALETTE[0] if filled else PALETTE[1],
-            markerfacecolor=None if filled else "white", label=choice,
+            values[inside], y[inside], xerr=_reach(own, metric)[inside], fmt="o", markersize=3, linewidth=0.7,
+            color=color, markerfacecolor=None if filled else "white", label=choice,
         )  # fmt: skip
+        is_cut = values - _reach(own, metric) < low
+        axis.plot(np.full(is_cut.sum(), low), y[is_cut], "<", color=color, markersize=3.5, clip_on=False)
+    for name in clients.loc[clients[metric].isna(), "client"]:
+        axis.text(0.5, places[name], _without_metric(metric), transform=axis.get_yaxis_transform(), color=DARK_GRAY,
+                  fontsize=6, ha="center", va="center")  # fmt: skip
     axis.axvline(pooled[metric], color="black", linewidth=0.7, linestyle="--", label="all clients, min")
     labels = [f"{name} ({rows})" for name, rows in zip(clients["client"], clients["rows"], strict=True)]
     axis.set_yticks(list(places.values()), [for_figure(str(label)) for label in labels])
     axis.set_xlabel({"auc": "area under the ROC curve", "r2": "R²"}.get(metric, metric) + ", out of fold")
     axis.set_ylim(-0.6, len(clients) - 0.4)
-    low = clients[metric] - NORMAL * clients[error].fillna(0) if error in clients else clients[metric]
-    if metric in LOWEST and len(low):
-        axis.set_xlim(max(LOWEST[metric], min(0.5, float(low.min()) - 0.02)), 1.02)  # limited for tiny clients
+    if np.isfinite(low):
+        axis.set_xlim(low, max(1.02, axis.get_xlim()[1]))
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
+def _reach(lines: DataFrame, metric: str) -> np.ndarray:
+    """Return half the widths of the intervals; 0 without a standard error."""
+    error = f"{metric}_error"
+    return NORMAL * lines[error].fillna(0).to_numpy() if error in lines else np.zeros(len(lines))
+
+
+def _client_limit(path: RecordedPath, names: list[str]) -> float:
+    """Return the lower limit of the axis of clients; minus infinity if the axis shows all values."""
+    metric, own = path.metric, path.clients[path.clients["client"].isin(names)]
+    values = own[metric].to_numpy() - _reach(own, metric)
+    if metric not in LOWEST or not np.isfinite(values).any():
+        return -np.inf
+    return max(LOWEST[metric], min(0.5, float(np.nanmin(values)) - 0.02))
+
+
+def _without_metric(metric: str) -> str:
+    return "no AUC: rows of one class only" if metric == "auc" else f"no {metric}: too few rows"
+
+
 @styled
 def draw_calibration(path: RecordedPath) -> Drawing:
-    """Draw the calibration curves of the chosen models."""
+    """Draw the calibration curves of the chosen models with intervals, above histograms of the predictions."""
     assert path.calibration is not None
-    figure, ((axis,),) = new_figure(2.6, 1, 1)
+    shown = [one for choice in CHOICES if (one := path.predictions(choice)) is not None]
+    figure, axes = new_figure(3.2, 2 if shown else 1, 1, **({"height_ratios": (4, 1), "sharex": True} if shown else {}))
+    axis = axes[0, 0]
     axis.plot([0, 1], [0, 1], color=LIGHT_GRAY, linewidth=0.7)
     for choice, color, marker in zip(CHOICES, PALETTE, "os", strict=False):
         own = path.calibration[path.calibration["choice"] == choice]
         line = path.clients[path.clients["choice"] == choice].iloc[0]
         text = f"{choice}: slope {line['calibration_slope']:.2f}, intercept {line['calibration_intercept']:.2f}"
-        axis.plot(
-            own["predicted"], own["observed"], color=color, marker=marker, markersize=3, linewidth=0.8, label=text
-        )
-    axis.set(xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
+        draw_groups(axis, own, color, marker, text)
+    axis.set(ylabel="observed", xlim=(0, 1), ylim=(0, 1))
     axis.legend(frameon=False)
+    for one, color in zip(shown, PALETTE, strict=False):
+        draw_histogram(axes[1, 0], one.total, color)
+    axes[-1, 0].set_xlabel("predicted")
     return figure
 
 

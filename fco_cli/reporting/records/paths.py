@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fco_cli.reporting.records.predictions import RecordedPredictions, client_sizes, predictions_of, read_predictions
+from fco_cli.reporting.records.tables import Columns, read_table
 from fco_cli.reporting.records.validation import parse_yaml
 from fco_cli.reporting.text import printable
 from fco_cli.results import PathResult, TheoryResult, read_result
@@ -18,13 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CHOICES = ("min", "1se")
-
-
-class Columns(NamedTuple):
-    """Required columns of a table and its text columns; all other columns must hold numbers."""
-
-    required: tuple[str, ...]
-    text: tuple[str, ...] = ()
 
 
 PATH = Columns(("cv_loss", "cv_error", "nonzeros"))
@@ -48,16 +43,17 @@ class RecordedPath:
     clients: pd.DataFrame  # by choice and client
     calibration: pd.DataFrame | None
     models: dict[str, pd.DataFrame]  # the chosen models' non-zero weights, largest first
+    histograms: pd.DataFrame | None = None  # of predictions, by choice and client; None in older records
 
     @classmethod
     def read(cls, folder: Path) -> RecordedPath:
         """Read a record; raise BadRecord if it is invalid."""
         result = read_result(folder, PathResult)
         calibrated = (folder / "calibration.csv").exists()
-        calibration = _table(folder / "calibration.csv", CALIBRATION) if calibrated else None
+        calibration = read_table(folder / "calibration.csv", CALIBRATION) if calibrated else None
         table, clients = (
-            _table(folder / "path.csv", PATH),
-            _table(folder / "clients.csv", SLOPE if calibrated else CLIENTS),
+            read_table(folder / "path.csv", PATH),
+            read_table(folder / "clients.csv", SLOPE if calibrated else CLIENTS),
         )
         if result["dial"] not in table:
             raise BadRecord(f"path.csv: no column {result['dial']!r}")
@@ -73,7 +69,8 @@ class RecordedPath:
         models = {choice: folder / choice / "model.csv" for choice in CHOICES}
         return cls(
             folder, f"path_{printable(result['task'])}", result, table, weights, names, clients, calibration,
-            {choice: _table(path, MODEL) for choice, path in models.items() if path.exists()},
+            {choice: read_table(path, MODEL) for choice, path in models.items() if path.exists()},
+            read_predictions(folder / "predictions.csv"),
         )  # fmt: skip
 
     @property
@@ -93,28 +90,18 @@ class RecordedPath:
         data = f"{result['rows']} rows of {result['clients']} clients, {result['folds']} folds by {split}"
         return printable(f"{result['task']}: the path of {result['regularizer']}, {data}")
 
+    def predictions(self, choice: str) -> RecordedPredictions | None:
+        """Return the out-of-fold predictions of a chosen model; None if the record has none."""
+        if self.histograms is None:
+            return None
+        lines = self.clients[self.clients["choice"] == choice]
+        sizes = client_sizes(lines["client"].tolist(), lines["rows"].tolist())
+        return predictions_of(self.histograms, sizes, choice, "out of fold", choice)
+
     @property
     def metric(self) -> str:
         """Metric by which clients are compared."""
         return next((name for name in ("auc", "accuracy", "r2") if name in self.clients), "loss")
-
-
-def _table(path: Path, columns: Columns) -> pd.DataFrame:
-    """Read a CSV file; raise BadRecord if a column is missing or has the wrong type."""
-    import pandas as pd
-
-    try:
-        table = pd.read_csv(io.BytesIO(read_bounded(path, 64 * MEBIBYTE)), dtype=dict.fromkeys(columns.text, str))
-    except (ValueError, OverflowError, pd.errors.ParserError) as problem:
-        if isinstance(problem, BadRecord):
-            raise
-        raise BadRecord(printable(f"{path.name}: not a table: {problem}")) from problem
-    if missing := [name for name in columns.required if name not in table]:
-        raise BadRecord(f"{path.name}: no column {missing[0]!r}")
-    for name in table.columns.difference(list(columns.text)):
-        if len(table) and table[name].dtype.kind not in "if":
-            raise BadRecord(printable(f"{path.name}: column {name!r} must hold numbers"))
-    return table
 
 
 def _weights(result: dict[str, Any], models: np.ndarray | None, folder: Path) -> tuple[np.ndarray, list[str]]:
