@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_CURVES, MAX_PANELS = len(PALETTE), 8
 HISTOGRAM_BINS = 32
+CLIENT_GROUPS, FEW_GROUPS, MANY_ROWS = 10, 5, 200  # groups of a client's calibration: few below so many rows
 CLASSIFICATION_CAPTIONS = {
     "roc": (
         "ROC curves of the clients with the most rows, {how}, and their areas, from histograms of the predictions in "
@@ -28,11 +29,13 @@ CLASSIFICATION_CAPTIONS = {
     ),
     "client_calibration": (
         "Calibration of the clients with the most rows, {how}: mean prediction against observed frequency with "
-        "Wilson's 95% interval, by groups of about equally many rows; gray: histogram of the predictions."
+        "Wilson's 95% interval, by groups of about equally many rows; gray: histogram of the predictions. "
+        "Sites merge bins with few rows."
     ),
     "decision": (
         "Decision curves, {how}: net benefit per row of treating by the model, of treating all rows (dashed) and none "
-        "(0), against the threshold of the predicted probability (Vickers and Elkin, 2006)."
+        "(0), against the threshold of the predicted probability (Vickers and Elkin, 2006). "
+        "Curves below the axis are not drawn."
     ),
 }
 
@@ -47,7 +50,7 @@ def classification_figures(recorded: RecordedPredictions) -> Iterator[tuple[str,
     if lines:
         yield "roc", partial(draw_roc, recorded), pd.concat(lines)
     if recorded.clients:
-        groups = [pd.DataFrame(calibration_groups(one)).assign(client=name) for name, one in shown.items()]
+        groups = [_client_groups(one).assign(client=name) for name, one in shown.items()]
         yield "client_calibration", partial(draw_client_calibration, recorded), pd.concat(groups)
     benefits = [pd.DataFrame({"client": name, **net_benefit(one)}) for name, one in _all(recorded).items()]
     yield "decision", partial(draw_decision, recorded), pd.concat(benefits)
@@ -63,6 +66,14 @@ def _panels(recorded: RecordedPredictions) -> dict[str, Predictions]:
     """Return the predictions of the clients with the most rows."""
     found = {one.client: one.predictions for one in recorded.clients if one.predictions is not None}
     return dict(list(found.items())[:MAX_PANELS])
+
+
+def _client_groups(predictions: Predictions) -> DataFrame:
+    """Return a client's calibration, by fewer groups if it has few rows."""
+    import pandas as pd
+
+    groups = CLIENT_GROUPS if predictions.rows >= MANY_ROWS else FEW_GROUPS
+    return pd.DataFrame(calibration_groups(predictions, groups))
 
 
 @styled
@@ -95,13 +106,10 @@ def _draw_curve(axis: Axes, predictions: Predictions, label: str, color: str) ->
 @styled
 def draw_client_calibration(recorded: RecordedPredictions) -> Drawing:
     """Draw a calibration panel per client."""
-    import pandas as pd
-
     figure, axes = _grid(_panels(recorded), share_y=True)
     for axis, (name, predictions) in zip(axes, _panels(recorded).items(), strict=False):
         axis.plot([0, 1], [0, 1], color=LIGHT_GRAY, linewidth=0.7)
-        groups = 10 if predictions.rows >= 200 else 5
-        draw_groups(axis, pd.DataFrame(calibration_groups(predictions, groups)), PALETTE[0], "o", None)
+        draw_groups(axis, _client_groups(predictions), PALETTE[0], "o", None)
         below = axis.inset_axes((0, 0, 1, 0.2), zorder=0)
         draw_histogram(below, predictions, LIGHT_GRAY)
         below.set_axis_off()
@@ -137,7 +145,7 @@ def draw_decision(recorded: RecordedPredictions) -> Drawing:
     """Draw a panel of net benefit for all clients and for the clients with the most rows."""
     panels = {"all clients": recorded.total, **_panels(recorded)}
     figure, axes = _grid(panels, share_y=False)
-    for k, (axis, (name, predictions)) in enumerate(zip(axes, panels.items(), strict=False)):
+    for axis, (name, predictions) in zip(axes, panels.items(), strict=False):
         curves = net_benefit(predictions)
         top = max(predictions.events / max(predictions.rows, 1), 0.05)
         axis.axhline(0, color=DARK_GRAY, linewidth=0.6, label="treat none")
@@ -146,8 +154,7 @@ def draw_decision(recorded: RecordedPredictions) -> Drawing:
         axis.set(xlim=(0, 1), ylim=(-0.25 * top, 1.08 * top))
         axis.set_xticks([0, 0.5, 1])
         axis.set_title(for_figure(f"{name[:24]} ({predictions.rows} rows)"), fontsize=6)
-        if k == 0:
-            axis.legend(frameon=False, fontsize=6)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", frameon=False, fontsize=6, ncols=3)
     figure.supxlabel("threshold", fontsize=8)
     figure.supylabel("net benefit", fontsize=8)
     return figure

@@ -213,7 +213,8 @@ def draw_calibration(path: RecordedPath) -> Drawing:
     for choice, color, marker in zip(CHOICES, PALETTE, "os", strict=False):
         own = path.calibration[path.calibration["choice"] == choice]
         line = path.clients[path.clients["choice"] == choice].iloc[0]
-        text = f"{choice}: slope {line['calibration_slope']:.2f}, intercept {line['calibration_intercept']:.2f}"
+        slope, intercept = line["calibration_slope"], line["calibration_intercept"]
+        text = f"{choice}: slope {slope:.2f}, intercept {intercept:.2f}" if slope == slope else f"{choice}: no slope"
         draw_groups(axis, own, color, marker, text)
     axis.set(ylabel="observed", xlim=(0, 1), ylim=(0, 1))
     axis.legend(frameon=False)
