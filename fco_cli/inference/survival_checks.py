@@ -1,8 +1,8 @@
 """Checks of a Cox model: concordance, and score tests of proportional hazards, as sums over clients.
 
-The test of Grambsch and Therneau (1994) adds x g(t) to the features x. Its score is the sum over events of
-g(t) (x - m), which are Schoenfeld residuals times g. Its information matrix has the blocks sum V, sum g V and
-sum g^2 V. Here m and V are the mean and the covariance matrix of x over the rows at risk, with weights e^score.
+The test of Grambsch and Therneau (1994) adds x g(t) to the features x. Its score is the sum over events of the
+Schoenfeld residuals x - m times g(t). Its information matrix has the blocks sum V, sum g V and sum g^2 V. Here m and V
+are the mean and the covariance matrix of x over the rows at risk, with weights e^score.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def survival_figure(lines: Sequence[dict[str, Any]], unit: str = "time") -> Figu
     lower.set(ylim=(len(shown) - 0.5, -0.5), xlabel=unit, xticks=ticks)
     lower.set_yticks(range(len(shown)), shown, fontsize=7)
     lower.set_title("number at risk", fontsize=8, loc="left", color=DARK_GRAY)
-    lower.tick_params(axis="y", length=0)
+    lower.tick_params(axis="y", length=0, pad=14)
     for side in ("top", "right", "left"):
         lower.spines[side].set_visible(False)
     for side in ("top", "right"):

@@ -41,11 +41,9 @@ from fco_cli.tasks.tabular import Custom
 
 Counts = dict[str, RowCounts]  # of one fit, by site
 UNSUPPORTED_KEYS = {
-    "weights": "all rows have weight 1",
-    "class_weight": "all rows have weight 1",
+    **dict.fromkeys(("weights", "class_weight"), "all rows have weight 1"),
     "partition": "each site is one client",
-    "offset": "labels are those of the sites' tables",
-    "exposure": "labels are those of the sites' tables",
+    **dict.fromkeys(("offset", "exposure"), "labels are those of the sites' tables"),
     "formula": "sites prepare the columns of their tables only",
 }
 

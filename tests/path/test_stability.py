@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fco_cli.path.select import Stability, complementary_halves, selected_features
+from fco_cli.path.stability import Stability, complementary_halves, selected_features
 from fco_cli.problem.data import ClientData
 
 
