@@ -62,7 +62,7 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     used = [name for name in header if name not in dropped]
     check_unique(path, "columns", used)
     if "" in used:
-        raise UserError(f"{path}: column {index[''] + 1} has no name; remove it if it holds row numbers")
+        raise UserError(f"{path}: column {index[''] + 1} has no name: name it, or remove it if it holds row numbers")
     if options.labeled and options.in_folder and not columns.dealt and columns.client in used:
         raise UserError(
             f"{path}: has a column {shown(columns.client)!r}, but a file in a folder holds one client, named after the "
@@ -114,6 +114,8 @@ def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions
     for name in (*dropped, *categorical, *required):
         if name not in existing:
             hint = " (task.partition assigns rows without clients to clients)" if name == columns.client else ""
+            if len(header) == 1 or "" in header:
+                hint = "; the first line must hold the column names, separated by commas, semicolons or tabs"
             raise UserError(f"{path}: column {shown(name)!r} not found; columns are {format_list(header)}{hint}")
     if dropped_and_used := [name for name in (*required, *columns.categorical) if name in columns.drop]:
         raise UserError(f"{path}: column {shown(dropped_and_used[0])!r} is both dropped and used")

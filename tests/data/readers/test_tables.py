@@ -283,7 +283,10 @@ def test_texts_of_numbers_are_converted_in_every_format(tmp_path, suffix):
         (["1,600", "2", "3", "4"], "the comma may separate decimals or thousands: state the decimal separator"),
         (["5 mg", "5 g", "6 g", "7 g"], "column 'u' is '5 mg'; cells have the units 'g' and 'mg': convert them to one"),
         (["5 mg", "5", "6", "7"], "column 'u' is '5 mg'; 3 of 4 rows have a number there; cells have the units none"),
-        (["none", "5 mg", "6 mg", "7 mg"], "declare the text as missing (--missing none or task.missing=[none]), or"),
+        (
+            ["none", "5 mg", "6 mg", "7 mg"],
+            "declare the text as missing (--missing none or task.missing=[none]), write a number",
+        ),
     ],
 )
 def test_a_refused_column_is_named_with_a_cell_and_an_option(tmp_path, error_message, cells, expected_message):
