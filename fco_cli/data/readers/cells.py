@@ -154,6 +154,10 @@ class Renaming:
         known = self.texts.get(column, {})
         return [known.get(text, text) for text in texts.tolist()]
 
+    def missing_cells(self, column: str, cells: CellParser) -> list[str]:
+        """Return the texts of a column that are renamed to a missing-value marker."""
+        return [old for old, new in self.texts.get(column, {}).items() if new in cells.missing_texts]
+
     def names(self, column: str, texts: Array) -> Array:
         """Return the new names of a column; names lose surrounding white space."""
         distinct, member = np.unique(np.char.strip(texts), return_inverse=True)

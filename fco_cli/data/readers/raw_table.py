@@ -69,8 +69,7 @@ class RawTable:
     def _convert_texts(self, cells: CellParser) -> dict[int, str]:
         """Replace the texts of columns of numbers, after renaming, by numbers; return the units by feature."""
         units, commas = {}, {}
-        for feature in list(self.texts):
-            self._mark_missing_texts(feature, cells)
+        self._mark_missing_cells(cells)
         for feature, (rows, texts) in list(self.texts.items()):
             name = self.features[feature]
             if name in self.columns.categorical or self.kind(feature) == "date":
@@ -107,15 +106,18 @@ class RawTable:
                     f"{example}, this one has points: {advice}",
                 )
 
-    def _mark_missing_texts(self, feature: int, cells: CellParser) -> None:
-        """Remove the texts of a feature that are renamed to a missing-value marker."""
-        rows, texts = self.texts[feature]
-        new_texts = self.renaming.new_texts(self.features[feature], texts)
-        is_known = np.array([text not in cells.missing_texts for text in new_texts])
-        if is_known.any():
-            self.texts[feature] = rows[is_known], texts[is_known]
-        else:
-            del self.texts[feature]
+    def _mark_missing_cells(self, cells: CellParser) -> None:
+        """Remove the texts and numbers that are renamed to a missing-value marker."""
+        for name in set(self.renaming.texts).intersection(self.features):
+            feature = self.features.index(name)
+            missing = self.renaming.missing_cells(name, cells)
+            numbers = [number for cell in missing if (number := parse_number(cell)) is not None]
+            self.numbers[np.isin(self.numbers[:, feature], numbers), feature] = np.nan
+            if feature in self.texts:
+                rows, texts = self.texts.pop(feature)
+                is_known = ~np.isin(texts, missing)
+                if is_known.any():
+                    self.texts[feature] = rows[is_known], texts[is_known]
 
     def _note_renamed_numbers(self) -> None:
         """Note numbers in columns of numbers that are to be renamed, which is possible for categories only."""
@@ -135,7 +137,7 @@ class RawTable:
                         self.problems.setdefault(feature, (int(rows[0]), old, advice))
                 if name == self.meaning.column and self.label is not None and self.label.dtype.kind != "U":
                     rows = np.flatnonzero(self.label == number)
-                    if len(rows):
+                    if len(rows) and self.label_problem is None:
                         self.label_problem = int(rows[0]), old, advice
 
     def _days(self, name: str, texts: list[str], cells: CellParser) -> Array:

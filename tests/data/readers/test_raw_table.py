@@ -70,6 +70,8 @@ def test_a_number_is_not_renamed_silently(tmp_path, error_message):
     message = error_message(path, columns=Columns(map=rules))
     assert "line 2: column 'sex' is '1'; a number cannot be renamed (map): declare it as missing" in message
     assert "or the column as categorical (--categorical sex or task.categorical=[sex])" in message
+    data = read(path, Columns(map=("sex:2=NA",), label="y==2"))  # as with task.missing
+    np.testing.assert_array_equal(data.x[:, 0], [1, np.nan, 1, np.nan])
     data = read(path, Columns(map=rules, categorical=("sex",)))  # labels that are all renamed are classes
     assert (data.levels, data.classes.tolist()) == ({0: ["female", "male"]}, ["alive", "dead"])
     pytest.importorskip("pyarrow")
