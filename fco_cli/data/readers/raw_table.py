@@ -50,7 +50,8 @@ class RawTable:
         self._note_renamed_numbers()
         cells.mark_missing(self.numbers, self.features)
         for feature, unit in units.items():  # so that columns with different units have different names
-            self.features[feature] += f" [{unit}]"
+            suffix = f" [{unit}]"
+            self.features[feature] = self.features[feature].removesuffix(suffix) + suffix
         self.client = self.renaming.names(self.columns.client, self.client)
         if self.patient is not None:
             self.patient = self.renaming.names(self.columns.patient or "", self.patient)

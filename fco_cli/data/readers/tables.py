@@ -15,6 +15,7 @@ import numpy as np
 from fco_cli.data.format import UNASSIGNED, Arrays, check_unique, format_list, name_array, shown
 from fco_cli.data.readers.cells import Label
 from fco_cli.data.readers.dates import Derivation
+from fco_cli.data.readers.numerals import by_option
 from fco_cli.data.readers.raw_table import RawTable
 from fco_cli.data.readers.source import Columns, Format, ReadOptions
 from fco_cli.errors import UserError
@@ -160,7 +161,12 @@ def _reorder_columns(path: Path, part: Arrays, first_path: Path, first: Arrays) 
             for what, names in (("missing columns", lacking), ("additional columns", extra))
             if names
         ]
-        raise UserError(f"{path}: its columns differ from those of {first_path.name}: {'; '.join(differences)}")
+        hint = ""
+        with_unit = next((name for name in [*lacking, *extra] if name.rpartition(" [")[0] in [*lacking, *extra]), None)
+        if with_unit is not None:
+            rule = by_option("map", f"{with_unit.rpartition(' [')[0]}={with_unit}")
+            hint = f"; if the unit is the same, state it ({rule})"
+        raise UserError(f"{path}: its columns differ from those of {first_path.name}: {'; '.join(differences)}{hint}")
     index = {name: k for k, name in enumerate(own)}
     order = np.array([index[name] for name in expected])
     moved = {"x": part["x"][:, order], "features": first["features"]}

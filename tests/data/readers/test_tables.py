@@ -353,7 +353,13 @@ def test_files_of_clients_with_different_units_are_refused(tmp_path, error_messa
     write(tmp_path, "crea,y\n80 µmol/l,0\n90 µmol/l,1\n", "a.csv")
     write(tmp_path, "crea,y\n0.9 mg/dl,0\n1.1 mg/dl,1\n", "b.csv")
     expected = "missing columns crea [µmol/l]; additional columns crea [mg/dl]"
-    assert expected in error_message(tmp_path)
+    assert error_message(tmp_path).endswith(expected)
+    write(tmp_path, "crea,y\n75,0\n95,1\n", "b.csv")
+    rule = "if the unit is the same, state it (--map 'crea=crea [µmol/l]' or"
+    assert rule in error_message(tmp_path)
+    data = read(tmp_path, Columns(map=("crea=crea [µmol/l]",)))
+    assert data.feature_names == ["crea [µmol/l]"]
+    assert data.x[:, 0].tolist() == [80, 90, 75, 95]
 
 
 STAYS = """\
