@@ -185,6 +185,37 @@ class GlmResult(Result, kw_only=True):
     required_files: ClassVar[tuple[str, ...]] = ("coefficients.csv", "covariance.npz")
 
 
+class Table1Line(msgspec.Struct, kw_only=True):
+    """Line of table 1; cells are text, without suppressed numbers."""
+
+    column: str
+    statistic: str
+    cells: list[str]
+    smd: Number | None
+    p: Number | None
+
+
+class Table1Result(Result, kw_only=True):
+    """Result of experiment=table1."""
+
+    status: Literal["finished"]
+    kind: Literal["table1"]
+    task: Name
+    rows: Count
+    clients: Count
+    min_cell: Count
+    smd: bool
+    p: bool
+    heads: list[str]
+    lines: list[Table1Line]
+    notes: list[str]
+
+    required_files: ClassVar[tuple[str, ...]] = ("table1.csv",)
+
+    def __post_init__(self) -> None:
+        _require(all(len(line.cells) == len(self.heads) for line in self.lines), "lines have different lengths")
+
+
 class TheoryResult(Result, kw_only=True):
     """Result of experiment=theory."""
 

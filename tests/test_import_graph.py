@@ -26,7 +26,7 @@ LAYERS = [
     {"sweeps"},
     {"path"},
     {"reporting", "theory", "estimators"},
-    {"inference", "studies"},
+    {"inference", "studies", "table1"},
     {"experiments"},
     {"api"},
     {"commands"},

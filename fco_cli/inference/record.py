@@ -24,18 +24,18 @@ from fco_cli.config import GlmRun
 from fco_cli.errors import UserError, require
 from fco_cli.files import write_atomically
 from fco_cli.inference.estimate import Estimates, estimate
-from fco_cli.inference.forest import forest_png
 from fco_cli.inference.meta import MetaAnalysis, meta_analysis
-from fco_cli.inference.result import coefficient_files
 from fco_cli.inference.sums import SumOptions
 from fco_cli.inference.survival_record import SurvivalAnalysis
-from fco_cli.inference.tables import coefficient_lines
 from fco_cli.path.record import as_npz, csv_of_lines, without_nonfinite
 from fco_cli.path.select import limited_threads
 from fco_cli.path.solve import problem_for
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.losses.survival import Cox
 from fco_cli.problem.problem import Problem
+from fco_cli.reporting.coefficients import coefficient_lines
+from fco_cli.reporting.figures.forest import forest_png
+from fco_cli.reporting.records.glm import coefficient_files
 from fco_cli.results import GlmResult, listed_files
 from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.process import Stop, Stopwatch, software

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fco_cli.api import glm
-from fco_cli.inference.tables import as_html, as_latex, format_p
+from fco_cli.reporting.coefficients import as_html, as_latex, format_p
 from fco_cli.results import RunResult, read_result
 from fco_cli.typed_files import BadRecord
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.errors import UserError, as_python_errors, require
-from fco_cli.inference.tables import as_html, as_latex, as_text, cells, coefficient_lines, format_p, headings
 from fco_cli.problem.layout import Array
+from fco_cli.reporting.coefficients import as_html, as_latex, as_text, cells, coefficient_lines, format_p, headings
 from fco_cli.results import GlmResult, check_complete, read_result
 from fco_cli.typed_files import BadRecord, read_arrays
 
@@ -133,7 +133,7 @@ class RecordedGlm:
 
     def forest(self, coefficients: list[str] | None = None) -> Figure:
         """Return the forest plot of coefficients; by default of those with the largest statistics."""
-        from fco_cli.inference.forest import forest_figure
+        from fco_cli.reporting.figures.forest import forest_figure
 
         with as_python_errors():
             if not self.result["meta"]:
