@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fco_cli.reporting import RecordedPath, RecordedRun, Results, Theorems
     from fco_cli.reporting.records.glm import RecordedGlm
-    from fco_cli.table1.result import RecordedTable1
+    from fco_cli.reporting.records.table1 import RecordedTable1
     from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def table1(*overrides: str) -> RecordedTable1:
     >>> print(table1("task.path=heart.csv", "task.client=hospital", "task.label=num>0").summary())  # doctest: +SKIP
     """
     from fco_cli.experiments import TABLE1
-    from fco_cli.table1.result import RecordedTable1
+    from fco_cli.reporting.records.table1 import RecordedTable1
 
     with _call_context():
         return RecordedTable1.read(TABLE1.execute(_compose_experiment("table1", overrides)).folder)

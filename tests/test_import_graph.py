@@ -19,7 +19,7 @@ LAYERS = [
     {"kernels"},
     {"problem"},
     {"data", "plugins"},
-    {"tasks", "algorithms", "export"},
+    {"tasks", "algorithms", "export", "model_card"},
     {"simulation"},
     {"federation", "testing"},
     {"config"},

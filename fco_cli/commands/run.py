@@ -183,7 +183,7 @@ def _print_glm(finished: Finished) -> None:
 
 
 def _print_table1(finished: Finished) -> None:
-    from fco_cli.table1.result import summary_lines
+    from fco_cli.reporting.records.table1 import summary_lines
 
     for line in summary_lines(finished.result):
         print_line(line)

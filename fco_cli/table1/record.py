@@ -21,12 +21,12 @@ from fco_cli.errors import UserError, require
 from fco_cli.files import as_csv, write_atomically
 from fco_cli.path.record import without_nonfinite
 from fco_cli.path.select import limited_threads
+from fco_cli.reporting.records.table1 import rows_of, table_files
 from fco_cli.results import Table1Result, listed_files
 from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record
 from fco_cli.table1.cohort import Cohort, cohort_of, merge
-from fco_cli.table1.result import plain, rows_of, table_files
 from fco_cli.table1.sites import cohort_of_sites
 from fco_cli.table1.table import Table1, table_of
 from fco_cli.tasks.tabular import Tabular
@@ -84,7 +84,7 @@ def _write(run: Table1Run, table: Table1, rows: int, clients: int, seconds: floa
         "min_cell": settings.min_cell,
         "smd": settings.smd and len(table.heads) > 1,
         "p": settings.p and len(table.heads) > 1,
-        **plain(table),
+        **table.plain(),
         "seed": run.seed,
         "seconds": round(seconds, 3),
         **software(run.plugins),

@@ -62,6 +62,10 @@ class Table1:
     lines: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def plain(self) -> dict[str, Any]:
+        """Return the keys of result.json that hold the table."""
+        return {"heads": self.heads, "lines": [line.plain() for line in self.lines], "notes": self.notes}
+
 
 def table_of(cohort: Cohort, settings: Table1Settings) -> Table1:
     """Return table 1, with small counts suppressed."""

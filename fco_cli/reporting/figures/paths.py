@@ -14,6 +14,7 @@ from fco_cli.reporting.figures.classification import (
     draw_groups,
     draw_histogram,
 )
+from fco_cli.reporting.figures.coefficients import LARGEST, draw_models, model_numbers
 from fco_cli.reporting.figures.drawing import new_figure, styled
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
 from fco_cli.reporting.style import DARK_GRAY, LIGHT_GRAY, PALETTE
@@ -36,6 +37,10 @@ CAPTIONS = {
     "coefficients": (
         "Weights of the models along the path, fitted on all training rows, for the prepared features; the largest at "
         "min are named."
+    ),
+    "models": (
+        "Weights of the selected models for the prepared features, the {features} largest at most. They have no "
+        "intervals: the same rows selected them."
     ),
     "clients": (
         "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together. "
@@ -62,7 +67,9 @@ def caption_of(path: RecordedPath, kind: str) -> str:
     metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
     return (
         (CAPTIONS | CLASSIFICATION_CAPTIONS)[kind]
-        .format(how="out of fold", metric=metric, left_out=left_out, value=value, bound=stability["bound"])
+        .format(
+            how="out of fold", features=LARGEST, metric=metric, left_out=left_out, value=value, bound=stability["bound"]
+        )
         .strip()
     )
 
@@ -75,6 +82,8 @@ def figures_of(path: RecordedPath) -> Iterator[tuple[str, Callable[[], Drawing],
     numbers = pd.DataFrame(path.weights, columns=path.names)
     numbers.insert(0, path.parameter, path.values)
     yield "coefficients", partial(draw_coefficients, path), numbers
+    if path.models and any(len(model) for model in path.models.values()):
+        yield "models", partial(draw_models, path), model_numbers(path)
     yield "clients", partial(draw_clients, path), path.clients
     if path.calibration is not None:
         yield "calibration", partial(draw_calibration, path), path.calibration

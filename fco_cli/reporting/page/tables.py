@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fco_cli.reporting.objects import Table
 from fco_cli.reporting.records.design import is_shipped
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
 from fco_cli.reporting.records.select import (
@@ -228,3 +229,11 @@ def _converged(cell: Cell) -> str:
     if len(known) < len(verdicts) or not all(isinstance(one, bool) for one in known):
         return ""
     return "yes" if all(known) else "no"
+
+
+def card_table(lines: list[list[str]]) -> Table:
+    """Return a model card as a folded table."""
+    import pandas as pd
+
+    frame = pd.DataFrame([[printable(cell, max_length=4000) for cell in line] for line in lines])
+    return Table(frame.set_axis(["", "item", "text"], axis=1), caption="model card", folded=True)

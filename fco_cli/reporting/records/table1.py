@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fco_cli.errors import UserError
 from fco_cli.reporting.coefficients import as_html, as_latex, as_text, format_p
+from fco_cli.reporting.text import printable
 from fco_cli.results import Table1Result, check_complete, read_result
-from fco_cli.table1.table import Table1
-from fco_cli.typed_files import BadRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,17 +21,15 @@ class RecordedTable1:
 
     result: dict[str, Any]  # content of result.json
     folder: Path
+    slug: str = ""
 
     @classmethod
     def read(cls, folder: str | Path) -> RecordedTable1:
-        """Return the record in a folder; raise UserError if it is not complete."""
+        """Return the record in a folder; raise BadRecord if it is invalid."""
         folder = Path(folder)
-        try:
-            result = read_result(folder, Table1Result)
-            check_complete(folder, Table1Result, result)
-        except BadRecord as problem:
-            raise UserError(f"{folder}: {problem}") from problem
-        return cls(result, folder)
+        result = read_result(folder, Table1Result)
+        check_complete(folder, Table1Result, result)
+        return cls(result, folder, f"table1_{printable(result['task'])}")
 
     @property
     def table(self) -> pd.DataFrame:
@@ -82,8 +78,3 @@ def table_files(result: dict[str, Any]) -> dict[str, str]:
         "table1.tex": as_latex(head, rows, caption(result), result["notes"]),
         "table1.html": as_html(head, rows, caption(result), result["notes"]),
     }
-
-
-def plain(table: Table1) -> dict[str, Any]:
-    """Return the keys of result.json that hold the table."""
-    return {"heads": table.heads, "lines": [line.plain() for line in table.lines], "notes": table.notes}
