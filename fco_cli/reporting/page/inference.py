@@ -31,6 +31,7 @@ FOREST = (
     "The clients' own fits, their pooled values and the federated fit, for the coefficients with the largest "
     "statistics. Arrows: beyond the axis."
 )
+MAX_OPEN = 80  # rows of a table that is not folded
 PICTURES = {
     "survival": "Kaplan-Meier curve of every client, with intervals and numbers at risk.",
     "calibration": "Predicted risk and Kaplan-Meier estimate until the horizon, by groups of the prediction.",
@@ -116,5 +117,6 @@ def table1_section(record: RecordedTable1) -> Section:
         record.slug, printable(record_of_table1.caption(record.result), max_length=400),
         printable(str(record.folder), max_length=4096),
         notes=[printable(note, max_length=2000) for note in record.result["notes"]],
-        tables=[Table(frame, record.slug, shown=shown)], menu=f"Table 1: {record.result['task']}",
+        tables=[Table(frame, record.slug, shown=shown, folded=len(rows) > MAX_OPEN, caption="table 1")],
+        menu=f"Table 1: {record.result['task']}",
     )  # fmt: skip
