@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from fco_cli.commands import report
-from fco_cli.data.format import save
-from fco_cli.data.published import PUBLICATIONS
 from fco_cli.data.readers.source import Columns
 from fco_cli.federation import settings
 from fco_cli.federation.coordinator.sites import Sites
@@ -24,6 +22,9 @@ from tests.federation.conftest import InProcess
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "inference.md"
 SITES = ("cleveland", "hungarian", "switzerland", "va")
+COLUMNS = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num"
+NAMES = tuple(COLUMNS.split(","))
+CATEGORICAL = ("cp", "restecg", "slope", "thal")
 pytestmark = [pytest.mark.ci, pytest.mark.machine_code]
 
 
@@ -114,14 +115,15 @@ def test_python(example, capsys):
 
 def test_commands_between_sites(example, here, monkeypatch):
     _, commands = blocks("")
-    data = PUBLICATIONS["heart"].read(str(example / "data" / "heart_disease"), 0)
+    tables = example / "data" / "heart_disease"
+    roles = Columns(label="num>0", names=NAMES, missing=("?",), drop=("ca",), categorical=CATEGORICAL)
     for name in SITES:
-        save(data.take(data.client == name), example / f"{name}.npz")
+        (example / f"{name}.csv").write_text((tables / f"processed.{name}.data").read_text())
 
     def site(name: str) -> Site:
         home = example / "sites" / name
         home.mkdir(parents=True, exist_ok=True)
-        file = SiteFile(example / f"{name}.npz", name, Columns(), home / "secret")
+        file = SiteFile(example / f"{name}.csv", name, roles, home / "secret")
         return Site(name, file, preset("research"), home, None)
 
     monkeypatch.setattr(settings, "_connection", lambda names, *_: Sites(

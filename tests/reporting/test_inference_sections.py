@@ -7,8 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from fco_cli.federation.metrics import BINS
+from fco_cli.path.predictions import Predictions
+from fco_cli.reporting.figures.classification import classification_caption
 from fco_cli.reporting.figures.coefficients import coefficient_numbers, coefficients_figure
 from fco_cli.reporting.records.glm import RecordedGlm
+from fco_cli.reporting.records.predictions import ClientPredictions, RecordedPredictions
 from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.report import make_report
 from fco_cli.typed_files import BadRecord
@@ -123,3 +127,13 @@ def test_wide_intervals_are_cut_and_marked():
     assert axis.get_xlim()[1] < 10
     marked = [one for one in axis.get_lines() if one.get_marker() in "<>" and len(one.get_xdata())]
     assert len(marked) == 2
+
+
+def test_clients_without_a_panel_are_counted():
+    bins = Predictions(np.ones(BINS, int), np.ones(BINS, int))
+    clients = [ClientPredictions(f"c{k}", 900 - k, bins, "") for k in range(11)]
+    clients.append(ClientPredictions("silent", 50, None, "no histogram is shared"))
+    caption = classification_caption("decision", RecordedPredictions("", "out of fold", bins, clients))
+    assert "Not drawn: 3 smaller clients." in caption
+    assert "Without predictions: silent (50): no histogram is shared." in caption
+    assert "Not drawn" not in classification_caption("decision", RecordedPredictions("", "x", bins, clients[:2]))

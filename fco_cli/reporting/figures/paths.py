@@ -10,6 +10,7 @@ import numpy as np
 
 from fco_cli.reporting.figures.classification import (
     CLASSIFICATION_CAPTIONS,
+    classification_caption,
     classification_figures,
     draw_groups,
     draw_histogram,
@@ -60,18 +61,15 @@ CAPTIONS = {
 
 def caption_of(path: RecordedPath, kind: str) -> str:
     """Return the caption of a path's figure."""
+    if kind in CLASSIFICATION_CAPTIONS and (predictions := path.predictions("min")) is not None:
+        return classification_caption(kind, predictions)
     stability = path.result["stability"] or {"place": 0, "bound": 0.0}
     clients = len(path.clients[path.clients["choice"] == "min"]) - 1
     left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
     value = float(path.values[stability["place"]])
     metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
-    return (
-        (CAPTIONS | CLASSIFICATION_CAPTIONS)[kind]
-        .format(
-            how="out of fold", features=LARGEST, metric=metric, left_out=left_out, value=value, bound=stability["bound"]
-        )
-        .strip()
-    )
+    numbers = {"features": LARGEST, "value": value, "bound": stability["bound"]}
+    return CAPTIONS[kind].format(metric=metric, left_out=left_out, **numbers).strip()
 
 
 def figures_of(path: RecordedPath) -> Iterator[tuple[str, Callable[[], Drawing], DataFrame]]:

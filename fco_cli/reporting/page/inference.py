@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fco_cli.reporting.coefficients import cells, headings
-from fco_cli.reporting.figures.classification import CLASSIFICATION_CAPTIONS, classification_figures
+from fco_cli.reporting.figures.classification import classification_caption, classification_figures
 from fco_cli.reporting.figures.coefficients import LARGEST, coefficient_numbers, coefficients_figure
 from fco_cli.reporting.figures.forest import forest_figure
 from fco_cli.reporting.objects import Figure, Section, Table
@@ -75,8 +75,7 @@ def _figures(record: RecordedGlm) -> Iterator[Figure]:
 def _classification(slug: str, predictions: RecordedPredictions) -> Iterator[Figure]:
     """Yield ROC curves, calibration and decision curves by client."""
     for kind, draw, numbers in classification_figures(predictions):
-        text = CLASSIFICATION_CAPTIONS[kind].format(how=predictions.how)
-        yield Figure(f"{slug}_{kind}", draw, text, numbers, kind)
+        yield Figure(f"{slug}_{kind}", draw, classification_caption(kind, predictions), numbers, kind)
 
 
 def _tables(record: RecordedGlm) -> Iterator[Table]:
