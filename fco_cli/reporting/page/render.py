@@ -176,7 +176,7 @@ def render_page(results: Results, report: Report, sections: list[Context], first
         version=__version__,
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
         sources=_sources(results),
-        results=own_results(results.paths, sort_studies(report.studies), report.choices),
+        results=own_results(results, sort_studies(report.studies), report.choices),
         claims=claims_context(report, results),
         sections=sections,
         has_runs=bool(report.studies),
