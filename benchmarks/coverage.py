@@ -1,5 +1,7 @@
 """Coverage of confidence intervals over simulated federations: python -m benchmarks.coverage [--federations 1000].
 
+`--first 1000` draws other federations than those on which the constants of the debiased lasso were chosen.
+
 Every federation draws new rows at clients of different sizes and different means of the features. The table lists, for
 every model, the share of 95 % intervals that contain the true coefficient, over all coefficients other than the
 intercept. `debiased` is the debiased lasso with 1,000 rows, 200 features and 5 non-zero coefficients.
@@ -120,10 +122,11 @@ def coverage(case: Case, federations: int, first: int = 0) -> tuple[float, float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--federations", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first federation")
     options = parser.parse_args()
     print("| model, errors | rows | clients | features | all | non-zero | zero |\n|---|---|---|---|---|---|---|")
     for case in CASES:
-        shares = " | ".join(f"{100 * share:.1f} %" for share in coverage(case, options.federations))
+        shares = " | ".join(f"{100 * share:.1f} %" for share in coverage(case, options.federations, options.first))
         print(f"| {case.name} | {case.rows} | {case.clients} | {case.features} | {shares} |", flush=True)
 
 

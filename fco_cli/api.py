@@ -1,4 +1,4 @@
-"""Python interface: `run`, `sweep`, `path`, `glm`, `theory`, `load`, `plot` and `export` (docs/python.md).
+"""Python interface: `run`, `sweep`, `path`, `glm`, `table1`, `theory`, `load`, `plot`, `export` (docs/python.md).
 
 Arguments and output folders are those of the command line; finished runs are reused and interrupted ones resume.
 Invalid input raises a ValueError with the message that the command would print.
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from sklearn.base import BaseEstimator
 
-    from fco_cli.inference.result import RecordedGlm
     from fco_cli.reporting import RecordedPath, RecordedRun, Results, Theorems
+    from fco_cli.reporting.records.glm import RecordedGlm
+    from fco_cli.reporting.records.table1 import RecordedTable1
     from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
@@ -101,10 +102,34 @@ def glm(*overrides: str) -> RecordedGlm:
     >>> print(glm("task.path=heart.csv", "task.client=hospital", "task.label=num>0").summary())  # doctest: +SKIP
     """
     from fco_cli.experiments import GLM
-    from fco_cli.inference.result import RecordedGlm
+    from fco_cli.reporting.records.glm import RecordedGlm
 
     with _call_context():
         return RecordedGlm.read(GLM.execute(_compose_experiment("glm", overrides)).folder)
+
+
+def table1(*overrides: str) -> RecordedTable1:
+    """Describe the rows of every client, as `fco-run experiment=table1` does (docs/inference.md).
+
+    Parameters
+    ----------
+    *overrides : str
+        Arguments of `fco-run`, such as "task.path=heart.csv" and "table1.min_cell=5".
+
+    Returns
+    -------
+    record : RecordedTable1
+        The record, read from its folder: `table`, `summary()`, `result`, `folder`.
+
+    Examples
+    --------
+    >>> print(table1("task.path=heart.csv", "task.client=hospital", "task.label=num>0").summary())  # doctest: +SKIP
+    """
+    from fco_cli.experiments import TABLE1
+    from fco_cli.reporting.records.table1 import RecordedTable1
+
+    with _call_context():
+        return RecordedTable1.read(TABLE1.execute(_compose_experiment("table1", overrides)).folder)
 
 
 def theory(*overrides: str) -> Theorems:

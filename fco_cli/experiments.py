@@ -1,4 +1,4 @@
-"""Kinds of experiments: one run, a path, statistical inference (`experiment=glm`) and a check of the theorems.
+"""Kinds of experiments: one run, a path, inference (`experiment=glm`), table 1 and a check of the theorems.
 
 A kind checks a configuration, executes it and returns its result. The Python interface and the commands call the same
 functions; the commands also print.
@@ -124,6 +124,26 @@ class Inference(Kind):
         return result["deviance"]
 
 
+class Description(Kind):
+    """Table 1: the rows of every client (docs/inference.md)."""
+
+    def execute(self, config: DictConfig) -> Finished:
+        from fco_cli.config import Table1Run
+        from fco_cli.simulation.process import Stop
+        from fco_cli.table1.record import run_table1
+
+        _refuse_dry_run(config, "table1")
+        if config.profile.name != "paper":
+            raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=table1")
+        run = Table1Run.of(config)
+        with Stop() as stop:
+            result = run_table1(run, stop)
+        return Finished(self, result, run.folder, run.output_dir)
+
+    def value(self, result: dict[str, Any]) -> float:
+        return math.nan
+
+
 class TheoremCheck(Kind):
     """Check of the paper's theorems on a grid of small problems."""
 
@@ -146,8 +166,8 @@ class TheoremCheck(Kind):
         return math.nan
 
 
-RUN, PATH, GLM, THEORY = SingleRun(), RegularizationPath(), Inference(), TheoremCheck()
-KINDS: dict[str, Kind] = {"run": RUN, "path": PATH, "glm": GLM, "theory": THEORY}
+RUN, PATH, GLM, TABLE1, THEORY = SingleRun(), RegularizationPath(), Inference(), Description(), TheoremCheck()
+KINDS: dict[str, Kind] = {"run": RUN, "path": PATH, "glm": GLM, "table1": TABLE1, "theory": THEORY}
 
 
 def _refuse_dry_run(config: DictConfig, experiment: str) -> None:

@@ -148,6 +148,7 @@ class PathResult(Result, kw_only=True):
     at_the_end: bool
     not_converged: Count
     stability: Stability | None
+    card: list[tuple[str, str, str]] = []  # section, item and text of the model card
 
     required_files: ClassVar[tuple[str, ...]] = (
         "path.csv",
@@ -161,6 +162,44 @@ class PathResult(Result, kw_only=True):
         if self.stability is not None and self.features is not None:
             is_complete = len(self.features) == len(self.stability.frequency)
             _require(is_complete, "stability.frequency and features differ in length")
+
+
+class Coefficient(msgspec.Struct, kw_only=True):
+    """Line of the table of coefficients; null: not finite."""
+
+    coefficient: str
+    estimate: Number | None
+    error: Number | None
+    statistic: Number | None
+    p: Number | None
+    low: Number | None
+    high: Number | None
+    ratio: Number | None = None
+    ratio_low: Number | None = None
+    ratio_high: Number | None = None
+
+
+class PooledCoefficient(msgspec.Struct, kw_only=True):
+    """Line of a meta-analysis."""
+
+    coefficient: str
+    fixed: Number | None
+    fixed_error: Number | None
+    reml: Number | None
+    reml_error: Number | None
+    reml_tau2: Number | None
+    q_p: Number | None
+    i2: Number | None
+
+
+class TermTest(msgspec.Struct, kw_only=True):
+    """Test of a column of the table."""
+
+    term: str
+    statistic: Number | None
+    numerator: Count
+    denominator: Count | None
+    p: Number | None
 
 
 class GlmResult(Result, kw_only=True):
@@ -177,12 +216,46 @@ class GlmResult(Result, kw_only=True):
     degrees: Count | None
     rows: Count
     clients: Count
-    coefficients: list[dict[str, str | Number | None]]
-    terms: list[dict[str, str | Number | None]]
-    meta: list[dict[str, str | Number | None]]
+    coefficients: list[Coefficient]
+    terms: list[TermTest]
+    meta: list[PooledCoefficient]
     notes: list[str]
+    clients_without_fit: dict[str, str] = {}
+    units: dict[str, Positive] = {}  # of the plot of coefficients; 1 if absent
+    card: list[tuple[str, str, str]] = []  # section, item and text of the model card
 
     required_files: ClassVar[tuple[str, ...]] = ("coefficients.csv", "covariance.npz")
+
+
+class Table1Line(msgspec.Struct, kw_only=True):
+    """Line of table 1; cells are text, without suppressed numbers."""
+
+    column: str
+    statistic: str
+    cells: list[str]
+    smd: Number | None
+    p: Number | None
+
+
+class Table1Result(Result, kw_only=True):
+    """Result of experiment=table1."""
+
+    status: Literal["finished"]
+    kind: Literal["table1"]
+    task: Name
+    rows: Count
+    clients: Count
+    min_cell: Count
+    smd: bool
+    p: bool
+    heads: list[str]
+    lines: list[Table1Line]
+    notes: list[str]
+
+    required_files: ClassVar[tuple[str, ...]] = ("table1.csv",)
+
+    def __post_init__(self) -> None:
+        _require(all(len(line.cells) == len(self.heads) for line in self.lines), "lines have different lengths")
 
 
 class TheoryResult(Result, kw_only=True):
@@ -221,8 +294,6 @@ def read_result(folder: Path, schema: type[Result]) -> dict[str, Any]:
     except BadRecord:
         if isinstance(plain, dict) and "config_hash" in plain:
             raise BadRecord("made by an older version; run it again") from None
-        if isinstance(plain, dict) and plain.get("kind") == "glm":
-            raise BadRecord("a record of experiment=glm, which has its own tables (coefficients.html)") from None
         raise
     return plain
 

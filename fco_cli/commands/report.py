@@ -72,7 +72,7 @@ def report(options: argparse.Namespace) -> None:
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
     _print_left_out(results.left_out)
-    if not results.studies and not results.paths:
+    if not (results.studies or results.paths or results.glms or results.tables):
         sources = ", ".join(options.sources)
         raise UserError(f"{sources}: no finished records found; create some with: fco-run -m experiment=lasso_i")
     made = make_report(results, options.output, studies, options.x, options.claims)
@@ -135,7 +135,7 @@ def _is_paper_experiment(name: str) -> bool:
     from fco_cli.studies.leaderboard import LEADERBOARD
     from fco_cli.studies.yuan2021 import SEARCH
 
-    return name not in ("theory", "path") and not name.startswith((SEARCH, LEADERBOARD))
+    return name not in ("theory", "path", "glm", "table1") and not name.startswith((SEARCH, LEADERBOARD))
 
 
 def _print_summary(results: Results, made: Report) -> None:

@@ -79,7 +79,7 @@ def on_demand() -> tuple[str, ...]:
     from fco_cli.studies.leaderboard import Leaderboard
     from fco_cli.studies.yuan2021 import SEARCH
 
-    return SEARCH, *Leaderboard.experiments, "path", "glm"
+    return SEARCH, *Leaderboard.experiments, "path", "glm", "table1"
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -136,9 +136,9 @@ def _require_single_run(config: DictConfig) -> None:
 
 def _print_and_value(finished: Finished) -> float:
     """Print the summary of an experiment and return its value."""
-    from fco_cli.experiments import GLM, PATH, RUN, THEORY
+    from fco_cli.experiments import GLM, PATH, RUN, TABLE1, THEORY
 
-    printers = {RUN: _print_run, PATH: _print_path, GLM: _print_glm, THEORY: print_theory}
+    printers = {RUN: _print_run, PATH: _print_path, GLM: _print_glm, TABLE1: _print_table1, THEORY: print_theory}
     printers[finished.kind](finished)
     return finished.value
 
@@ -174,7 +174,16 @@ def _print_path(finished: Finished) -> None:
 
 
 def _print_glm(finished: Finished) -> None:
-    from fco_cli.inference.result import summary_lines
+    from fco_cli.reporting.records.glm import summary_lines
+
+    for line in summary_lines(finished.result):
+        print_line(line)
+    print_line(f"record: {finished.folder}")
+    print_line(f"next: fco-report {finished.report_folder}")
+
+
+def _print_table1(finished: Finished) -> None:
+    from fco_cli.reporting.records.table1 import summary_lines
 
     for line in summary_lines(finished.result):
         print_line(line)

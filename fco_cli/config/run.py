@@ -18,7 +18,7 @@ from fco_cli.algorithms.transforms import Transform
 from fco_cli.client_rate import relative
 from fco_cli.code_digest import Definition
 from fco_cli.config.identity import Identity, check_code, identity_of
-from fco_cli.config.schemas import Experiment, GlmSettings, PathSettings, RunConfig
+from fco_cli.config.schemas import Experiment, GlmSettings, PathSettings, RunConfig, Table1Settings
 from fco_cli.errors import no_such_key, require
 from fco_cli.federation.settings import Federation
 from fco_cli.files import as_yaml
@@ -56,6 +56,7 @@ class Run:
     resolved: dict[str, Any]  # the resolved configuration
 
     execution: ClassVar[Definition] = ("fco_cli.simulation.execute", "execute")  # function that writes the record
+    settings: ClassVar[dict[str, type]] = {}  # schemas of the fields that a kind of experiment adds
 
     @classmethod
     def of(cls, config: DictConfig) -> Self:
@@ -93,9 +94,8 @@ class Run:
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
         require(is_folder_name, "task.name", run.task.name, "a folder name of letters, digits, _ and -")
         run.check_seed()
-        require(
-            str(run.output_dir) != "." and config.output_dir.isprintable(), "output_dir", config.output_dir, "a folder"
-        )
+        is_folder = str(run.output_dir) != "." and config.output_dir.isprintable()
+        require(is_folder, "output_dir", config.output_dir, "a folder")
         require(config.seeds is None or config.seeds >= 1, "seeds", config.seeds, "null or a whole number >= 1")
         require(run.threads is None or run.threads >= 1, "threads", run.threads, "null or a whole number >= 1")
         run.check_combinations()
@@ -121,12 +121,17 @@ class Run:
 
     @classmethod
     def _own_settings(cls, config: DictConfig) -> dict[str, Any]:
-        """Return the fields that a subclass adds."""
-        return {}
+        """Return the settings of a kind of experiment, by the name of its field."""
+        own = {}
+        for key, schema in cls.settings.items():
+            is_valid = OmegaConf.get_type(config, key) is schema
+            require(is_valid, key, config[key], f"null: experiment={key} brings it")
+            own[key] = _typed(config, key)
+        return own
 
     def own_identity(self) -> dict[str, Any]:
-        """Return the settings that a subclass adds to the identity."""
-        return {}
+        """Return the settings that a kind of experiment adds to the identity."""
+        return {key: asdict(getattr(self, key)) for key in self.settings}
 
     @property
     def selected_parameter(self) -> str | None:
@@ -149,10 +154,8 @@ class Run:
     def check_auto_rounds(self) -> None:
         """Raise UserError if rounds=auto is combined with settings that need a known last round."""
         number = "a whole number >= 1: "
-        is_exact, allowed = (
-            self.federation.noise is None,
-            f"{number}convergence cannot be tested with noisy evaluations",
-        )
+        is_exact = self.federation.noise is None
+        allowed = f"{number}convergence cannot be tested with noisy evaluations"
         require(is_exact, "hparams.rounds", AUTO, allowed)
         require(self.algo.personal is None, "hparams.rounds", AUTO, f"{number}{self.algo.name} has personal models")
         for key in ("record_clients", "record_path"):
@@ -288,15 +291,7 @@ class PathRun(Run):
     path: PathSettings
 
     execution: ClassVar[Definition] = ("fco_cli.path.record", "run_path")
-
-    @classmethod
-    def _own_settings(cls, config: DictConfig) -> dict[str, Any]:
-        is_valid = OmegaConf.get_type(config, "path") is PathSettings
-        require(is_valid, "path", config.path, "null: experiment=path brings it")
-        return {"path": _typed(config, "path")}
-
-    def own_identity(self) -> dict[str, Any]:
-        return {"path": asdict(self.path)}
+    settings: ClassVar[dict[str, type]] = {"path": PathSettings}
 
     @property
     def folder(self) -> Path:
@@ -325,15 +320,7 @@ class GlmRun(Run):
     glm: GlmSettings
 
     execution: ClassVar[Definition] = ("fco_cli.inference.record", "run_glm")
-
-    @classmethod
-    def _own_settings(cls, config: DictConfig) -> dict[str, Any]:
-        is_valid = OmegaConf.get_type(config, "glm") is GlmSettings
-        require(is_valid, "glm", config.glm, "null: experiment=glm brings it")
-        return {"glm": _typed(config, "glm")}
-
-    def own_identity(self) -> dict[str, Any]:
-        return {"glm": asdict(self.glm)}
+    settings: ClassVar[dict[str, type]] = {"glm": GlmSettings}
 
     @property
     def folder(self) -> Path:
@@ -348,9 +335,23 @@ class GlmRun(Run):
         require(self.hparams.dtype == "float64", "hparams.dtype", self.hparams.dtype, "float64 with experiment=glm")
 
 
+@dataclass
+class Table1Run(Run):
+    """Configuration of experiment=table1, which describes the rows of every client."""
+
+    table1: Table1Settings
+
+    execution: ClassVar[Definition] = ("fco_cli.table1.record", "run_table1")
+    settings: ClassVar[dict[str, type]] = {"table1": Table1Settings}
+
+    @property
+    def folder(self) -> Path:
+        return self.output_dir / self.task.name / self.run_id
+
+
 def kind_of(config: DictConfig) -> str:
     """Return the kind of experiment that a configuration describes: run, or the key that replaces the run."""
-    return next((kind for kind in ("theory", "path", "glm") if config[kind] is not None), "run")
+    return next((kind for kind in ("theory", "path", "glm", "table1") if config[kind] is not None), "run")
 
 
 def replace_numbers(config: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class RunConfig:
     theory: Any = None  # settings of experiment=theory (fco_cli/theory), which replaces the run
     path: Any = None  # settings of experiment=path, which replaces the run
     glm: Any = None  # settings of experiment=glm, which replaces the run
+    table1: Any = None  # settings of experiment=table1, which replaces the run
     profile: Profile = field(default_factory=Profile)
 
 
@@ -141,6 +142,7 @@ def register() -> None:
     store_schema("hparams", lambda: Hparams)
     store_schema("path", lambda: PathSettings)
     store_schema("glm", lambda: GlmSettings)
+    store_schema("table1", lambda: Table1Settings)
     for group, kinds in families().items():
         for name, kind in kinds.items():
             store_schema(f"{group}/{name}", lambda kind=kind: kind)  # type: ignore[misc]
@@ -271,3 +273,19 @@ class GlmSettings:
         allowed = "one of " + ", ".join(TIME_TRANSFORMS)
         require(self.time_transform in TIME_TRANSFORMS, "glm.time_transform", self.time_transform, allowed)
         require(0 <= self.min_cell < 2**31, "glm.min_cell", self.min_cell, "a whole number >= 0")
+
+
+@dataclass
+class Table1Settings:
+    """Settings of experiment=table1."""
+
+    columns: list[str] = field(default_factory=list)  # columns of the table, in this order; empty: all
+    clients: int = 12  # columns of clients at most; smaller clients are pooled in one column
+    min_cell: int = 10  # counts from 1 to below are suppressed, with others that would reveal them; 0: none
+    quartiles: bool = True  # medians and quartiles; sites answer counts of values for them
+    smd: bool = True  # standardized mean differences between clients
+    p: bool = False  # p-values of differences between clients
+
+    def __post_init__(self) -> None:
+        require(1 <= self.clients <= 100, "table1.clients", self.clients, "a whole number from 1 to 100")
+        require(0 <= self.min_cell < 2**31, "table1.min_cell", self.min_cell, "a whole number >= 0")

@@ -7,6 +7,9 @@ covariance.npz     estimates [A] and the covariance matrices [A, A] of all kinds
 clients.csv        estimates of every client from its own rows
 meta.csv           pooled estimates of the clients
 forest.png         clients, pooled and federated estimates of the coefficients with the largest statistics
+coefficients.png   estimates with intervals, per standard deviation of the columns of numbers
+performance.csv, predictions.csv  on the rows of the fit (performance.py)
+model_card.md      what the record states of TRIPOD+AI's items (model_card.py)
 linear_model.*     the model for fco-predict, as in the record of a run; maximum likelihood only
 survival.csv, ...  of a Cox model (survival_record.py)
 result.json        written last; lists all files above
@@ -21,29 +24,36 @@ from dataclasses import asdict
 from typing import Any
 
 from fco_cli.config import GlmRun
+from fco_cli.data.fitted import LinearModel
+from fco_cli.data.format import format_list
 from fco_cli.errors import UserError, require
 from fco_cli.files import write_atomically
 from fco_cli.inference.estimate import Estimates, estimate
-from fco_cli.inference.forest import forest_png
 from fco_cli.inference.meta import MetaAnalysis, meta_analysis
-from fco_cli.inference.result import coefficient_files
+from fco_cli.inference.performance import ON_FIT, Performance
 from fco_cli.inference.sums import SumOptions
 from fco_cli.inference.survival_record import SurvivalAnalysis
-from fco_cli.inference.tables import coefficient_lines
+from fco_cli.model_card import Line, as_markdown, card_lines
 from fco_cli.path.record import as_npz, csv_of_lines, without_nonfinite
 from fco_cli.path.select import limited_threads
 from fco_cli.path.solve import problem_for
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.losses.survival import Cox
 from fco_cli.problem.problem import Problem
+from fco_cli.reporting.coefficients import coefficient_lines
+from fco_cli.reporting.figures.coefficients import coefficients_png
+from fco_cli.reporting.figures.forest import forest_png
+from fco_cli.reporting.records.glm import COVARIANCE_NAMES, caption, coefficient_files
 from fco_cli.results import GlmResult, listed_files
 from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record
 from fco_cli.tasks.base import Task
 from fco_cli.tasks.model_terms import ModelTerms
+from fco_cli.tasks.tabular import Tabular
 
 log = logging.getLogger(__name__)
+EQUAL_WEIGHTS = "every row counts once (weighting: examples)"
 FEW_CLIENTS = 30  # cluster-robust standard errors are too small with fewer
 
 
@@ -71,13 +81,14 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
         has_meta = settings.meta and not estimates.is_debiased and _why_no_meta(problem) is None
         meta = meta_analysis(problem, estimates, settings.level, retry=retry, **options) if has_meta else None
         survival = SurvivalAnalysis.of(problem, estimates, settings)
+        performance = Performance.of(problem, estimates)
         with record.lock(wait=True):  # a second command waits and then reads the result
             if run.force:
                 (run.folder / "result.json").unlink(missing_ok=True)
             elif result := record.result(GlmResult):
                 return result
             record.save_config(run.yaml)
-            return _write(run, problem, estimates, meta, survival, watch.lap())
+            return _write(run, problem, estimates, meta, survival, performance, watch.lap())
 
 
 def for_inference(run: GlmRun) -> Task:
@@ -134,6 +145,7 @@ def _write(
     estimates: Estimates,
     meta: MetaAnalysis | None,
     survival: SurvivalAnalysis | None,
+    performance: Performance,
     seconds: float,
 ) -> dict[str, Any]:
     """Write all files, `result.json` last, and return the result."""
@@ -141,7 +153,12 @@ def _write(
     if survival is not None:
         result = result | survival.result | {"notes": result["notes"] + survival.notes}
         survival.write(folder)
+    result["card"] = _card(run, problem, estimates, performance, result)
     result = without_nonfinite(result)
+    performance.write(folder)
+    title = caption(result)
+    write_atomically(folder / "model_card.md", as_markdown(result["card"], title).encode())
+    write_atomically(folder / "coefficients.png", coefficients_png(result))
     write_atomically(folder / "coefficients.csv", csv_of_lines(result["coefficients"]))
     for name, text in coefficient_files(result).items():
         write_atomically(folder / name, text.encode())
@@ -195,6 +212,7 @@ def _result(
         "null_deviance": estimates.null_deviance,
         "test": None if estimates.test is None else estimates.test._asdict(),
         "coefficients": lines,
+        "units": _plot_units(problem, design.names),
         "terms": terms,
         "selected": estimates.selected,
         "meta": [] if meta is None else meta.pooled_lines(),
@@ -206,9 +224,54 @@ def _result(
     }
 
 
+def _plot_units(problem: Problem, names: list[str]) -> dict[str, float]:
+    """Return the units of the plot of coefficients: standard deviations of numbers other than zeros and ones.
+
+    Zeros and ones have the variance mean (1 - mean), at least half of it if up to half of them are filled by the mean.
+    """
+    description = problem.description
+    preparation = description.preparation if isinstance(description, LinearModel) else None
+    if preparation is None or not preparation.mean or preparation.terms:
+        return {}
+    units = {}
+    for name, mean, scale in zip(preparation.features, preparation.mean, preparation.scale, strict=True):
+        largest = mean * (1 - mean)
+        is_indicator = largest / 2 <= scale**2 <= largest * (1 + 1e-9)
+        if name in names and name in preparation.columns and not is_indicator:
+            units[name] = float(scale)
+    return units
+
+
+def _card(
+    run: GlmRun, problem: Problem, estimates: Estimates, performance: Performance, result: dict[str, Any]
+) -> list[Line]:
+    """Return the lines of the model card."""
+    description = problem.description
+    preparation = description.preparation if isinstance(description, LinearModel) else None
+    columns = run.task.columns if isinstance(run.task, Tabular) else None
+    estimation = "debiased lasso" if estimates.is_debiased else "maximum likelihood, from sums over the clients"
+    method = [("estimation", estimation), ("penalty", run.regularizer.name)]
+    method.append(
+        ("standard errors", f"{COVARIANCE_NAMES[result['covariance']]}, {100 * result['level']:g} % intervals")
+    )
+    if run.glm.drop:
+        method.append(("left out", format_list(run.glm.drop, 50)))
+    method += [("remark", note) for note in result["notes"] if note != EQUAL_WEIGHTS]
+    not_done = ["Validation on rows that were not used in the fit: see experiment=path, and held-out rows of a run."]
+    if not performance.metrics and not isinstance(problem.loss, Cox):
+        not_done.append("Performance: rows at sites are not predicted, and debiased estimates are no prediction model.")
+    if not result["meta"]:
+        not_done.append("Heterogeneity between clients: there is no meta-analysis.")
+    if not (isinstance(run.task, ModelTerms) and run.task.formula):
+        not_done.append("Non-linear effects and interactions: columns enter linearly (task.formula).")
+    lines = [{**line, "how": ON_FIT} for line in performance.metrics]
+    lines += [{**line, "how": ON_FIT} for line in result.get("concordance", []) if line.get("rows") is not None]
+    return card_lines(run.resolved, result, columns, preparation, lines, len(estimates.design.names), method, not_done)
+
+
 def _notes(run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalysis | None) -> list[str]:
     """Return remarks on the estimates."""
-    design, notes = estimates.design, ["every row counts once (weighting: examples)"]
+    design, notes = estimates.design, [EQUAL_WEIGHTS]
     if problem.data.row_weights is not None:
         notes = ["rows count by their weights, scaled to mean 1; with sampling weights use glm.covariance=hc1"]
     if design.references:

@@ -7,6 +7,7 @@ clients.csv        out-of-fold metrics of the selected models, over all rows and
 calibration.csv    logistic loss only: mean prediction and observed frequency by decile of the predictions
 predictions.csv    logistic loss only: histograms of the out-of-fold predictions of every client
 min, 1se           folders of the selected models, refitted on all training rows, as in the record of a run
+model_card.md      what the record states of TRIPOD+AI's items (model_card.py)
 result.json        written last; lists all files above, and the record is complete if they exist
 part_*.npz         intermediate results of an unfinished path
 """
@@ -25,6 +26,8 @@ import numpy as np
 
 from fco_cli.config import PathRun
 from fco_cli.files import as_csv, write_atomically
+from fco_cli.model_card import as_markdown
+from fco_cli.path.card import path_card
 from fco_cli.path.select import Selection, Selector, limited_threads
 from fco_cli.path.solve import Cache, Part, Solutions
 from fco_cli.problem.layout import Array
@@ -126,7 +129,11 @@ def _write(run: PathRun, selection: Selection, seconds: float) -> dict[str, Any]
     if selection.stability is not None:
         arrays["frequency"] = selection.stability.frequency
     write_atomically(folder / "path.npz", as_npz(arrays))
-    result = _result(run, selection, table, seconds) | {"files": listed_files(folder, ("part_",))}
+    result = _result(run, selection, table, seconds)
+    result["card"] = path_card(run, selection, result)
+    title = f"{result['task']}, path of {result['regularizer']}"
+    write_atomically(folder / "model_card.md", as_markdown(result["card"], title).encode())
+    result["files"] = listed_files(folder, ("part_",))
     text = json.dumps(without_nonfinite(result), indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "result.json", text.encode())
     _remove_parts(folder)

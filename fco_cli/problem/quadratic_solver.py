@@ -307,7 +307,7 @@ def minimize_quadratic(
             shares,
             gradient,
             np.ascontiguousarray(w[:, part]),
-            forms,
+            np.ascontiguousarray(forms),  # one memory layout, for which the kernel is compiled
             max(tolerance, 8 * EPS),
             chain,
             own,

@@ -1,4 +1,4 @@
-"""Assembly of a report: sections of recorded studies, paths and sweeps, those of studies, the ledger and the page."""
+"""Assembly of a report: sections of records, those of studies, the ledger and the page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fco_cli.errors import UserError
 from fco_cli.files import write_atomically
 from fco_cli.reporting.claims.ledger import Entry, as_markdown
 from fco_cli.reporting.objects import Section, Study, errors_of, is_user_study
+from fco_cli.reporting.page.inference import glm_section, table1_section
 from fco_cli.reporting.page.render import Context, render_page, render_section
 from fco_cli.reporting.page.sections import path_section, place_twin_curves, study_sections, sweep_sections
 from fco_cli.reporting.records.select import Choice, choose, in_order
@@ -67,7 +68,9 @@ def make_report(
     highlights = [name for study in studies for name in study.highlights]
     report = Report(folder, shown, choices, owners=owners, highlights=highlights)
     recorded = study_sections(shown, choices, x, results)
-    own = [path_section(path) for path in results.paths] + recorded
+    own = [table1_section(table) for table in results.tables]
+    own += [glm_section(glm, results.damaged) for glm in results.glms]
+    own += [path_section(path) for path in results.paths] + recorded
     base = own + sweep_sections(shown, choices)
     added = {study: _add_sections(study, results, base) for study in studies}
     report.contents = {

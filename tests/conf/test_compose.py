@@ -54,7 +54,7 @@ def test_an_algorithm_leaves_the_regularizer_to_the_task(composed, algo):
 RUNS = [  # those of one family differ in a few numbers: the first of each usually stands for all
     pytest.param(name, marks=pytest.mark.slow if re.search("_(ii|iii|iv|l2)$|_extended$|^successors_", name) else ())
     for name in EXPERIMENTS
-    if name not in ("theory", "path", "glm")
+    if name not in ("theory", "path", "glm", "table1")
 ]
 OFTEN = ("lasso_i", "theory")  # a profile treats them all alike: one experiment usually meets them all
 
@@ -65,16 +65,16 @@ OFTEN = ("lasso_i", "theory")  # a profile treats them all alike: one experiment
         pytest.param(name, profile, marks=() if profile == "paper" or name in OFTEN else pytest.mark.slow)
         for name in EXPERIMENTS
         for profile in PROFILES
-        if name not in ("path", "glm") or profile == "paper"  # they have one scale
+        if name not in ("path", "glm", "table1") or profile == "paper"  # they have one scale
     ],
 )
 def test_every_experiment_composes_at_every_profile(composed, experiment, profile):
-    needed = NEEDED["task=custom"] if experiment in ("path", "glm") else []
+    needed = NEEDED["task=custom"] if experiment in ("path", "glm", "table1") else []
     config = composed(f"experiment={experiment}", f"profile={profile}", *needed)
     resolved(config)
     assert config.output_dir == f"{config.profile.outputs}/{experiment}"
     assert config.hydra.launcher._target_.endswith("FusedLauncher")
-    assert kind_of(config) == (experiment if experiment in ("path", "glm", "theory") else "run")
+    assert kind_of(config) == (experiment if experiment in ("path", "glm", "table1", "theory") else "run")
     if kind_of(config) == "run":
         assert config.experiment.name == experiment
         assert set(config.hydra.sweeper.params.algo.split(",")) <= set(options_of("algo"))

@@ -36,6 +36,7 @@ SMALLEST = {  # experiment -> overrides
         "path.strengths=3", "path.folds=2", "path.tolerance=1e-2", "hparams.tolerance=1e-2",
     ],
     "glm": ["task=lasso", "task.dimension=5", "task.ones=2", "task.clients=4", "task.samples=10"],
+    "table1": ["task.path=writers.npz", "table1.columns=[y]", "table1.quartiles=false"],
     "theory": ["theory.rounds=[4]", "theory.steps=[2]", "theory.clients=[2]", "theory.rates=[0.25]"],
 }  # fmt: skip
 NEEDS_A_DOWNLOAD = {"fmri"}  # tests/tasks/test_fmri.py runs it on a tree in nilearn's layout
@@ -73,7 +74,7 @@ SLOW = ("nuclear_i", "digits", "fmri_sim", "femnist10_l1")  # to compile; their 
 )
 def test_it_runs(fco_run, tmp_path, experiment):
     write_writers(tmp_path / "writers.npz")
-    profile = "paper" if experiment in ("path", "glm") else "smoke"  # they have one scale
+    profile = "paper" if experiment in ("path", "glm", "table1") else "smoke"  # they have one scale
     fco_run("-m", f"experiment={experiment}", f"profile={profile}", "hydra.launcher.n_jobs=1", *SMALLEST[experiment])
     folder = tmp_path / "outputs" / ("" if profile == "paper" else profile) / experiment
     if experiment == "theory":
@@ -85,6 +86,9 @@ def test_it_runs(fco_run, tmp_path, experiment):
         return
     if experiment == "glm":
         assert len(list(folder.glob("*/*/coefficients.csv"))) == 1
+        return
+    if experiment == "table1":
+        assert len(list(folder.glob("*/*/table1.csv"))) == 1
         return
     results = [json.loads(path.read_text()) for path in folder.glob("*/*/*/result.json")]
     assert results

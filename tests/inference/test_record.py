@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from fco_cli.api import glm
-from fco_cli.inference.tables import as_html, as_latex, format_p
-from fco_cli.results import RunResult, read_result
-from fco_cli.typed_files import BadRecord
+from fco_cli.reporting.coefficients import as_html, as_latex, format_p
 
 
 @pytest.fixture
@@ -75,8 +73,16 @@ def test_record(table):
     assert again.result == record.result
     with pytest.raises(ValueError, match="covariance: got 'hc9'"):
         record.covariance("hc9")
-    with pytest.raises(BadRecord, match="a record of experiment=glm"):  # in a report of runs
-        read_result(record.folder, RunResult)
+    assert {"performance.csv", "predictions.csv", "coefficients.png", "model_card.md"} <= files
+    performance = record.performance.set_index("client")
+    fitted = 1 / (1 + np.exp(-x @ record.table["estimate"].to_numpy()))
+    metrics = pytest.importorskip("sklearn.metrics")
+    assert performance.loc["all clients", "auc"] == pytest.approx(metrics.roc_auc_score(frame.sick, fitted), abs=1e-12)
+    own = (frame.clinic == "clinic 1").to_numpy()
+    assert performance.loc["clinic 1", "loss"] == pytest.approx(
+        metrics.log_loss(frame.sick[own], fitted[own]), rel=1e-9
+    )
+    assert record.coefficient_plot().axes
 
 
 def test_standardization_is_undone(table):

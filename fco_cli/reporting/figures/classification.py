@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fco_cli.data.format import format_list
 from fco_cli.path.predictions import Predictions, calibration_groups, net_benefit, roc_curve
 from fco_cli.reporting.figures.drawing import new_figure, styled
 from fco_cli.reporting.records.predictions import RecordedPredictions
@@ -25,17 +26,17 @@ CLIENT_GROUPS, FEW_GROUPS, MANY_ROWS = 10, 5, 200  # groups of a client's calibr
 CLASSIFICATION_CAPTIONS = {
     "roc": (
         "ROC curves of the clients with the most rows, {how}, and their areas, from histograms of the predictions in "
-        "512 bins; clients.csv has areas from every row. Clients without a curve are listed with the reason."
+        "512 bins; the table of clients has areas from every row. Clients without a curve are listed with the reason."
     ),
     "client_calibration": (
         "Calibration of the clients with the most rows, {how}: mean prediction against observed frequency with "
         "Wilson's 95% interval, by groups of about equally many rows; gray: histogram of the predictions. "
-        "Sites merge bins with few rows."
+        "Sites merge bins with few rows. {left_out}"
     ),
     "decision": (
         "Decision curves, {how}: net benefit per row of treating by the model, of treating all rows (dashed) and none "
         "(0), against the threshold of the predicted probability (Vickers and Elkin, 2006). "
-        "Curves below the axis are not drawn."
+        "Curves below the axis are not drawn. {left_out}"
     ),
 }
 
@@ -54,6 +55,17 @@ def classification_figures(recorded: RecordedPredictions) -> Iterator[tuple[str,
         yield "client_calibration", partial(draw_client_calibration, recorded), pd.concat(groups)
     benefits = [pd.DataFrame({"client": name, **net_benefit(one)}) for name, one in _all(recorded).items()]
     yield "decision", partial(draw_decision, recorded), pd.concat(benefits)
+
+
+def classification_caption(kind: str, recorded: RecordedPredictions) -> str:
+    """Return the caption of a figure, with the clients that it does not show."""
+    known = [one for one in recorded.clients if one.predictions is not None]
+    texts = []
+    if len(known) > MAX_PANELS:
+        texts.append(f"Not drawn: {len(known) - MAX_PANELS} smaller clients.")
+    if unknown := [f"{one.client} ({one.rows}): {one.reason}" for one in recorded.clients if one.predictions is None]:
+        texts.append(f"Without predictions: {format_list(unknown)}.")
+    return CLASSIFICATION_CAPTIONS[kind].format(how=recorded.how, left_out=" ".join(texts)).strip()
 
 
 def _all(recorded: RecordedPredictions) -> dict[str, Predictions]:

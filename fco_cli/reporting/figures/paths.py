@@ -10,10 +10,12 @@ import numpy as np
 
 from fco_cli.reporting.figures.classification import (
     CLASSIFICATION_CAPTIONS,
+    classification_caption,
     classification_figures,
     draw_groups,
     draw_histogram,
 )
+from fco_cli.reporting.figures.coefficients import LARGEST, draw_models, model_numbers
 from fco_cli.reporting.figures.drawing import new_figure, styled
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
 from fco_cli.reporting.style import DARK_GRAY, LIGHT_GRAY, PALETTE
@@ -37,6 +39,10 @@ CAPTIONS = {
         "Weights of the models along the path, fitted on all training rows, for the prepared features; the largest at "
         "min are named."
     ),
+    "models": (
+        "Weights of the selected models for the prepared features, the {features} largest at most. They have no "
+        "intervals: the same rows selected them."
+    ),
     "clients": (
         "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together. "
         "Arrows: beyond the axis. {left_out}"
@@ -55,16 +61,15 @@ CAPTIONS = {
 
 def caption_of(path: RecordedPath, kind: str) -> str:
     """Return the caption of a path's figure."""
+    if kind in CLASSIFICATION_CAPTIONS and (predictions := path.predictions("min")) is not None:
+        return classification_caption(kind, predictions)
     stability = path.result["stability"] or {"place": 0, "bound": 0.0}
     clients = len(path.clients[path.clients["choice"] == "min"]) - 1
     left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
     value = float(path.values[stability["place"]])
     metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
-    return (
-        (CAPTIONS | CLASSIFICATION_CAPTIONS)[kind]
-        .format(how="out of fold", metric=metric, left_out=left_out, value=value, bound=stability["bound"])
-        .strip()
-    )
+    numbers = {"features": LARGEST, "value": value, "bound": stability["bound"]}
+    return CAPTIONS[kind].format(metric=metric, left_out=left_out, **numbers).strip()
 
 
 def figures_of(path: RecordedPath) -> Iterator[tuple[str, Callable[[], Drawing], DataFrame]]:
@@ -75,6 +80,8 @@ def figures_of(path: RecordedPath) -> Iterator[tuple[str, Callable[[], Drawing],
     numbers = pd.DataFrame(path.weights, columns=path.names)
     numbers.insert(0, path.parameter, path.values)
     yield "coefficients", partial(draw_coefficients, path), numbers
+    if path.models and any(len(model) for model in path.models.values()):
+        yield "models", partial(draw_models, path), model_numbers(path)
     yield "clients", partial(draw_clients, path), path.clients
     if path.calibration is not None:
         yield "calibration", partial(draw_calibration, path), path.calibration

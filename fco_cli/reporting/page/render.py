@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PIXELS, COLORS = 600, 48  # width and colors of an embedded figure; fewer colors would lose the light bands
 WIDE_PIXELS = 1200  # width of a figure that spans a journal page
+PLURALS = {"fit with standard errors": "fits with standard errors", "table 1": "tables 1"}
 MIN_PARALLEL = 3  # folded sections that are drawn in several processes
 
 Context = dict[str, Any]
@@ -175,7 +176,7 @@ def render_page(results: Results, report: Report, sections: list[Context], first
         version=__version__,
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
         sources=_sources(results),
-        results=own_results(results.paths, sort_studies(report.studies), report.choices),
+        results=own_results(results, sort_studies(report.studies), report.choices),
         claims=claims_context(report, results),
         sections=sections,
         has_runs=bool(report.studies),
@@ -189,7 +190,9 @@ def render_page(results: Results, report: Report, sections: list[Context], first
 def _sources(results: Results) -> str:
     """Describe the sources of the report, as in "3 runs and 1 path"."""
     counts = {"run": sum(len(study.runs) for study in results.studies), "path": len(results.paths)}
-    return " and ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items() if n)
+    counts |= {"fit with standard errors": len(results.glms), "table 1": len(results.tables)}
+    texts = [f"{n} {name if n == 1 else PLURALS.get(name, name + 's')}" for name, n in counts.items() if n]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
 
 
 def _summary_figures(sections: list[Context], highlights: list[str]) -> list[Context]:

@@ -16,7 +16,7 @@ from fco_cli.reporting.figures import paths as path_figures
 from fco_cli.reporting.figures import sweeps
 from fco_cli.reporting.figures.curves import curves_table, draw_panels
 from fco_cli.reporting.objects import Figure, Section, Table
-from fco_cli.reporting.page.tables import best_table, caption
+from fco_cli.reporting.page.tables import best_table, caption, card_table
 from fco_cli.reporting.records.design import is_shipped
 from fco_cli.reporting.records.paths import RecordedPath
 from fco_cli.reporting.records.select import EDGE, Choice, describe_spread
@@ -172,6 +172,7 @@ def path_section(path: RecordedPath) -> Section:
     """Return the section of a regularization path."""
     tables = {"metrics of the chosen models out of fold": path.clients.dropna(axis=1, how="all")}
     tables |= {f"weights of {choice}": model for choice, model in path.models.items()}
+    card = [card_table(path.result["card"])] if path.result.get("card") else []
     return Section(
         path.slug,
         path.heading,
@@ -180,7 +181,7 @@ def path_section(path: RecordedPath) -> Section:
             Figure(f"{path.slug}_{kind}", draw, path_figures.caption_of(path, kind), numbers, kind)
             for kind, draw, numbers in path_figures.figures_of(path)
         ],
-        tables=[Table(table, caption=heading, folded=True) for heading, table in tables.items()],
+        tables=[Table(table, caption=heading, folded=True) for heading, table in tables.items()] + card,
         menu=f"Path: {path.result['task']}",
     )
 

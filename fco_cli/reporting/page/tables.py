@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fco_cli.reporting.objects import Table
 from fco_cli.reporting.records.design import is_shipped
+from fco_cli.reporting.records.glm import RecordedGlm
+from fco_cli.reporting.records.glm import caption as fit_caption
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
 from fco_cli.reporting.records.select import (
     TARGET_SHARE,
@@ -21,7 +24,7 @@ from fco_cli.reporting.records.select import (
     finite_mean,
     target,
 )
-from fco_cli.reporting.records.studies import RecordedStudy
+from fco_cli.reporting.records.studies import RecordedStudy, Results
 from fco_cli.reporting.records.validation import is_number
 from fco_cli.reporting.style import algorithm_style, metric_style
 from fco_cli.reporting.text import for_latex, for_markdown, printable
@@ -152,10 +155,13 @@ def as_latex(table: pd.DataFrame, title: str) -> str:
 
 
 def own_results(
-    paths: list[RecordedPath], studies: list[RecordedStudy], choices: dict[str, dict[str, Choice]]
+    results: Results, studies: list[RecordedStudy], choices: dict[str, dict[str, Choice]]
 ) -> list[dict[str, Any]]:
-    """Return a heading and a small table for every path and every study outside the shipped experiments."""
-    sections = [(path.slug, path.heading, path_summary(path)) for path in paths]
+    """Return a heading and a small table for every fit, path and study outside the shipped experiments."""
+    sections = [
+        (glm.slug, printable(fit_caption(glm.result), max_length=400), fit_summary(glm)) for glm in results.glms
+    ]
+    sections += [(path.slug, path.heading, path_summary(path)) for path in results.paths]
     sections += [
         (study.slug, study.heading, study_summary(study, choices[study.slug]))
         for study in studies
@@ -165,6 +171,18 @@ def own_results(
         {"slug": slug, "heading": heading, "columns": list(table.columns), "rows": as_text(table).to_numpy().tolist()}
         for slug, heading, table in sections[:MAX_RESULTS]
     ]
+
+
+def fit_summary(glm: RecordedGlm) -> DataFrame:
+    """Return a row with the size of a fit and the test of all its terms."""
+    import pandas as pd
+
+    result = glm.result
+    test = result.get("test") or {}
+    row = {"rows": result["rows"], "clients": result["clients"], "coefficients": len(result["coefficients"])}
+    numbers = {"deviance": result.get("deviance"), "deviance of the null model": result.get("null_deviance")}
+    numbers |= {"p of all terms": test.get("p")}
+    return pd.DataFrame([row | {name: value for name, value in numbers.items() if is_number(value)}])
 
 
 def path_summary(path: RecordedPath) -> DataFrame:
@@ -228,3 +246,11 @@ def _converged(cell: Cell) -> str:
     if len(known) < len(verdicts) or not all(isinstance(one, bool) for one in known):
         return ""
     return "yes" if all(known) else "no"
+
+
+def card_table(lines: list[list[str]]) -> Table:
+    """Return a model card as a folded table."""
+    import pandas as pd
+
+    frame = pd.DataFrame([[printable(cell, max_length=4000) for cell in line] for line in lines])
+    return Table(frame.set_axis(["", "item", "text"], axis=1), caption="model card", folded=True)

@@ -189,24 +189,20 @@ class RecordedRun:
         return (self.curves["bytes_up"] + self.curves["bytes_down"]) / 1e6
 
 
+OTHER_KINDS = {"theory": "theory.md", "path": "path.csv", "glm": "covariance.npz", "table1": "table1.csv"}  # by kind
+
+
 def records_below(folder: Path) -> Iterator[Path]:
     """Yield the folders of run records, finished or not, in sorted order."""
     for subfolder, names in _folders_below(folder):
-        if names & {"config.yaml", "result.json"} and not names & {"theory.md", "path.csv"}:
+        if names & {"config.yaml", "result.json"} and not names & {*OTHER_KINDS.values()}:
             yield subfolder
 
 
-def paths_below(folder: Path) -> Iterator[Path]:
-    """Yield the folders of finished records of experiment=path."""
+def finished_below(folder: Path, kind: str) -> Iterator[Path]:
+    """Yield the folders of finished records of an experiment that is not a run: theory, path, glm or table1."""
     for subfolder, names in _folders_below(folder):
-        if {"path.csv", "result.json"} <= names:
-            yield subfolder
-
-
-def theories_below(folder: Path) -> Iterator[Path]:
-    """Yield the folders of finished records of experiment=theory, which hold a table and a figure instead of runs."""
-    for subfolder, names in _folders_below(folder):
-        if {"theory.md", "result.json"} <= names:
+        if {OTHER_KINDS[kind], "result.json"} <= names:
             yield subfolder
 
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fco_cli.plugins import load_recorded
+from fco_cli.reporting.records.glm import RecordedGlm
 from fco_cli.reporting.records.paths import RecordedPath, Theorems
 from fco_cli.reporting.records.runs import (
     RecordedRun,
-    paths_below,
+    finished_below,
     read_record,
     records_below,
     rounds_table,
     runs_table,
-    theories_below,
 )
+from fco_cli.reporting.records.table1 import RecordedTable1
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
 from fco_cli.typed_files import BadRecord
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+Slugged = TypeVar("Slugged", RecordedPath, RecordedGlm, RecordedTable1)
 
 QUALITIES = ("auc", "concordance", "r2", "d2", "accuracy")  # on held-out rows; the first one recorded is drawn
 BATCH_SIZE = 250  # records per task of a reading process: about 10 MB
@@ -97,6 +99,8 @@ class Results:
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     theory: Theorems | None = None  # of experiment=theory
     paths: list[RecordedPath] = field(default_factory=list)  # of experiment=path
+    glms: list[RecordedGlm] = field(default_factory=list)  # of experiment=glm
+    tables: list[RecordedTable1] = field(default_factory=list)  # of experiment=table1
     damaged: list[tuple[Path, str]] = field(default_factory=list)  # readable records with files that cannot be drawn
 
     def named(self, prefix: str) -> list[RecordedStudy]:
@@ -122,16 +126,14 @@ def collect(folders: Iterable[Path]) -> Results:
     results = Results()
     read: dict[Path, RecordedRun] = {}
     for folder in folders:
-        for record in theories_below(folder):
-            try:
-                results.theory = Theorems.read(record)
-            except BadRecord as problem:
-                results.left_out.append((record, str(problem)))
-        for record in paths_below(folder):
-            try:
-                results.paths.append(_with_unique_slug(RecordedPath.read(record), results.paths))
-            except BadRecord as problem:
-                results.left_out.append((record, str(problem)))
+        for theory in _read_kind(folder, "theory", Theorems.read, results):
+            results.theory = theory
+        for path in _read_kind(folder, "path", RecordedPath.read, results):
+            results.paths.append(_with_unique_slug(path, results.paths))
+        for glm in _read_kind(folder, "glm", RecordedGlm.read, results):
+            results.glms.append(_with_unique_slug(glm, results.glms))
+        for table in _read_kind(folder, "table1", RecordedTable1.read, results):
+            results.tables.append(_with_unique_slug(table, results.tables))
         records = [record for record in records_below(folder) if record.resolve() not in read]
         batches = [records[low : low + BATCH_SIZE] for low in range(0, len(records), BATCH_SIZE)]
         for record, run in zip(records, itertools.chain(*parallel_map(_read, batches, min_items=5)), strict=True):
@@ -172,11 +174,20 @@ def _read(folders: list[Path]) -> list[RecordedRun | BadRecord]:
     return runs
 
 
-def _with_unique_slug(path: RecordedPath, others: list[RecordedPath]) -> RecordedPath:
-    """Return the path with a slug that no other path has."""
-    slug, taken = path.slug, {one.slug for one in others}
+def _read_kind(folder: Path, kind: str, read: Callable[[Path], T], results: Results) -> Iterator[T]:
+    """Yield the records of an experiment that is not a run; list unreadable ones in `left_out`."""
+    for record in finished_below(folder, kind):
+        try:
+            yield read(record)
+        except BadRecord as problem:
+            results.left_out.append((record, str(problem)))
+
+
+def _with_unique_slug(record: Slugged, others: list[Slugged]) -> Slugged:
+    """Return the record with a slug that no other one has."""
+    slug, taken = record.slug, {one.slug for one in others}
     number = next(i for i in itertools.count(1) if (slug if i == 1 else f"{slug}_{i}") not in taken)
-    return path if number == 1 else replace(path, slug=f"{slug}_{number}")
+    return record if number == 1 else replace(record, slug=f"{slug}_{number}")
 
 
 def _keep_newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[tuple[Path, str]]]:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fco_cli.errors import UserError, as_python_errors, require
-from fco_cli.inference.tables import as_html, as_latex, as_text, cells, coefficient_lines, format_p, headings
 from fco_cli.problem.layout import Array
+from fco_cli.reporting.coefficients import as_html, as_latex, as_text, cells, coefficient_lines, format_p, headings
+from fco_cli.reporting.records.predictions import RecordedPredictions, client_sizes, predictions_of, read_predictions
+from fco_cli.reporting.records.tables import Columns, read_table
+from fco_cli.reporting.text import printable
 from fco_cli.results import GlmResult, check_complete, read_result
-from fco_cli.typed_files import BadRecord, read_arrays
+from fco_cli.typed_files import MEBIBYTE, BadRecord, read_arrays, read_bounded
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
 LARGEST_FILE = 1 << 30  # bytes
+PICTURES = ("survival", "calibration")  # of a Cox model
+CLIENTS = Columns(("client", "rows", "coefficient", "estimate", "error"), ("client", "coefficient"))
+PERFORMANCE = Columns(("client", "rows"), ("client",))
 DOUBTFUL = 0.05  # p-value of a term whose test of proportional hazards is printed
 COVARIANCE_NAMES = {
     "model": "model-based",
@@ -32,17 +39,55 @@ class RecordedGlm:
 
     result: dict[str, Any]  # content of result.json
     folder: Path
+    slug: str = ""
 
     @classmethod
     def read(cls, folder: str | Path) -> RecordedGlm:
-        """Return the record in a folder; raise UserError if it is not complete."""
+        """Return the record in a folder; raise BadRecord if it is invalid."""
         folder = Path(folder)
-        try:
-            result = read_result(folder, GlmResult)
-            check_complete(folder, GlmResult, result)
-        except BadRecord as problem:
-            raise UserError(f"{folder}: {problem}") from problem
-        return cls(result, folder)
+        result = read_result(folder, GlmResult)
+        check_complete(folder, GlmResult, result)
+        return cls(result, folder, f"glm_{printable(result['task'])}")
+
+    @property
+    def performance(self) -> pd.DataFrame:
+        """Metrics on the rows of the fit, of all clients and of every client; empty if there are none."""
+        return self._table("performance")
+
+    def predictions(self) -> RecordedPredictions | None:
+        """Return the predictions of a logistic model on the rows of the fit; None without any."""
+        table = read_predictions(self.folder / "predictions.csv")
+        if table is None:
+            return None
+        lines = read_table(self.folder / "performance.csv", PERFORMANCE)
+        sizes = client_sizes(lines["client"].tolist(), lines["rows"].tolist())
+        return predictions_of(table, sizes, "", "on the rows of the fit")
+
+    def checked_performance(self) -> pd.DataFrame:
+        """Return `performance`; raise BadRecord if it is invalid."""
+        import pandas as pd
+
+        path = self.folder / "performance.csv"
+        return read_table(path, PERFORMANCE) if path.exists() else pd.DataFrame()
+
+    def client_lines(self) -> list[dict[str, Any]]:
+        """Return the lines of clients.csv; none without a meta-analysis."""
+        path = self.folder / "clients.csv"
+        return read_table(path, CLIENTS).to_dict("records") if path.exists() else []  # type: ignore[return-value]
+
+    def pictures(self) -> dict[str, bytes]:
+        """Return the recorded figures of a Cox model as PNG files; raise BadRecord if one is damaged."""
+        from PIL import Image
+
+        found = {}
+        for name in PICTURES:
+            if (path := self.folder / f"{name}.png").exists():
+                found[name] = read_bounded(path, 8 * MEBIBYTE)
+                try:
+                    Image.open(io.BytesIO(found[name])).load()
+                except Exception as problem:  # damaged images raise many kinds of exceptions
+                    raise BadRecord(f"{name}.png: {printable(str(problem))}") from problem
+        return found
 
     @property
     def table(self) -> pd.DataFrame:
@@ -124,7 +169,7 @@ class RecordedGlm:
         degrees = result["rows"] - len(estimates) if is_t else None
         names = [line["coefficient"] for line in result["coefficients"]]
         lines = coefficient_lines(names, estimates, matrix, result["level"], degrees, result["loss"])
-        return RecordedGlm(result | {"coefficients": lines, "covariance": kind, "degrees": degrees}, self.folder)
+        return replace(self, result=result | {"coefficients": lines, "covariance": kind, "degrees": degrees})
 
     def summary(self, covariance: str | None = None) -> str:
         """Return the table as text; `covariance` replaces the covariance matrix."""
@@ -133,12 +178,23 @@ class RecordedGlm:
 
     def forest(self, coefficients: list[str] | None = None) -> Figure:
         """Return the forest plot of coefficients; by default of those with the largest statistics."""
-        from fco_cli.inference.forest import forest_figure
+        from fco_cli.reporting.figures.forest import forest_figure
 
         with as_python_errors():
             if not self.result["meta"]:
                 raise UserError("forest: the record has no meta-analysis: at least two clients need fits of their own")
-            return forest_figure(self.result, self.clients.to_dict("records"), coefficients)  # type: ignore[arg-type]
+            return forest_figure(self.result, self.client_lines(), coefficients)
+
+    def coefficient_plot(self) -> Figure:
+        """Return the plot of the coefficients with their intervals."""
+        from fco_cli.reporting.figures.coefficients import coefficients_figure
+
+        return coefficients_figure(self.result)
+
+    @property
+    def card(self) -> str:
+        """Model card as Markdown."""
+        return read_bounded(self.folder / "model_card.md", MEBIBYTE).decode()
 
 
 def _frame(lines: list[dict[str, Any]], index: str) -> pd.DataFrame:

@@ -83,18 +83,19 @@ def as_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [rule, line(head), rule, *map(line, rows), rule]
 
 
-def as_latex(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
-    """Return a LaTeX table, for the package booktabs."""
+def as_latex(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, notes: Sequence[str] = ()) -> str:
+    """Return a LaTeX table, for the package booktabs; notes are set below it."""
     lines = [" & ".join(map(_latex, row)) + r" \\" for row in (head, *rows)]
     body = [r"\begin{table}", rf"\caption{{{_latex(caption)}}}", rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"]
-    body += [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    body += [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"]
+    body += [rf"\par\footnotesize {_latex(note)}" for note in notes] + [r"\end{table}"]
     return "\n".join(body) + "\n"
 
 
 def _latex(text: str) -> str:
     """Return a text with the special characters of LaTeX escaped."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {"<": r"\textless{}", ">": r"\textgreater{}"}
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "–": "--"}
     special |= {character: "\\" + character for character in "&%$#_{}"}
     return "".join(special.get(character, character) for character in text)
 
@@ -115,7 +116,8 @@ def as_html(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, no
              for k, cells in enumerate(rows)]  # fmt: skip
     remarks = "".join(f"<p>{escape(note)}</p>\n" for note in notes)
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Coefficients</title></head>\n<body>\n'
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<title>{escape(caption)}</title></head>\n<body>\n'
         f'<table style="border-collapse:collapse;font-family:serif">\n<caption>{escape(caption)}</caption>\n'
         + "\n".join(body) + f"\n</table>\n{remarks}</body></html>\n"
     )  # fmt: skip

@@ -11,7 +11,7 @@ from scipy import stats
 
 from fco_cli.data.format import format_list
 from fco_cli.errors import require
-from fco_cli.inference.tables import RATIOS
+from fco_cli.reporting.coefficients import RATIOS
 from fco_cli.reporting.style import DARK_GRAY, GRAY, PALETTE
 
 if TYPE_CHECKING:
