@@ -1,0 +1,211 @@
+"""One fit of a second-order path: its models for the strengths of a stage, and the steps between rounds.
+
+With a working set, all weights outside it are 0. The steps then use arrays of its columns only; the complete gradients
+serve the residuals and the weights that join the set.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fco_cli.errors import UserError
+from fco_cli.path.round import Request
+from fco_cli.path.solve import Part, Solutions
+from fco_cli.path.working_set import largest_excess, with_largest
+from fco_cli.problem.certificate import GAP
+from fco_cli.problem.curvature import Quadratic
+from fco_cli.problem.layout import Array, Numbers
+from fco_cli.problem.problem import Problem
+from fco_cli.problem.quadratic_solver import minimize_quadratic, minimize_scalar_forms, scalar_forms
+from fco_cli.simulation.evaluate import residual_threshold
+
+MAX_ANCHORS, STAGE_ANCHORS = 12, 4  # of a fit in a round; with a working set, whose strengths are similar
+FIRST_ROUNDS = 3  # at the anchors only; their quadratics then determine first guesses for all other strengths
+SUFFICIENT_DECREASE, SHORTEST_STEP = 1e-4, 2.0**-30
+FAST = 0.05  # factor on all residuals in a round, with which the last Hessians of a working set are used again
+
+
+class Fit:
+    """Models of one fit for the strengths of a stage, advanced by one round at a time.
+
+    Parameters
+    ----------
+    problem, numbers
+        Problem of the fit and the parameters of psi [J].
+    start
+        First models [J, P]; [1, P] if all begin at the same one.
+    columns
+        First working set; None for the whole Hessian.
+    """
+
+    STATE = (
+        "columns", "hessian_columns", "hessians", "anchors", "w", "trial", "direction", "step", "slope", "gradient",
+        "value", "objective", "trial_psi", "residual", "rounds", "converged", "failed", "waiting", "received",
+        "is_shared", "needs_hessians",
+    )  # fmt: skip
+
+    def __init__(self, problem: Problem, numbers: Numbers, start: Array, columns: Array | None, tolerance: float):
+        self.problem, self.numbers, self.columns, self.tolerance = problem, numbers, columns, tolerance
+        jobs, size = len(numbers), problem.layout.size
+        self.is_shared = len(start) < jobs  # in the first round
+        self.w = np.repeat(start, jobs // len(start), axis=0)
+        self.trial, self.direction = self.w.copy(), np.zeros((jobs, size))
+        self.step, self.slope = np.ones(jobs), np.zeros(jobs)
+        self.gradient, self.value = np.zeros((jobs, size)), np.zeros(jobs)
+        self.objective, self.residual = np.full(jobs, np.inf), np.full(jobs, np.inf)
+        self.rounds, self.converged, self.failed = np.zeros(jobs, int), np.zeros(jobs, bool), np.zeros(jobs, bool)
+        self.anchors, self.hessians = np.empty(0, int), np.empty((0, 0, 0))
+        self.hessian_columns = columns
+        self.needs_hessians, self.received = True, 0
+        self.waiting = np.zeros(jobs, bool)  # for the anchors
+        if self.is_shared:
+            self.waiting[:] = True
+            self.waiting[evenly_spaced(jobs, MAX_ANCHORS if columns is None else STAGE_ANCHORS)] = False
+        if columns is not None:
+            self.forms = scalar_forms(problem, numbers, np.arange(size))
+        self.trial_psi = self._psi(np.arange(jobs), self.trial)
+
+    @property
+    def active(self) -> Array:
+        """Indices of the jobs that have neither converged nor failed and do not wait for others."""
+        return np.flatnonzero(~(self.converged | self.failed | self.waiting))
+
+    @property
+    def state(self) -> Part:
+        """Everything that changes with the rounds."""
+        values = {name: getattr(self, name) for name in self.STATE}
+        return {name: np.asarray(value) for name, value in values.items() if value is not None}
+
+    def restore(self, state: Part) -> None:
+        """Replace the state by a stored one."""
+        for name, value in state.items():
+            setattr(self, name, value if value.ndim else value.item())
+
+    def request(self, anchors: int) -> Request:
+        """Return the models of the next round, with at most `anchors` Hessians."""
+        jobs = self.active[:1] if self.is_shared else self.active
+        curved = np.zeros(len(jobs), bool)
+        if self.needs_hessians:
+            curved[evenly_spaced(len(jobs), anchors)] = True
+        self.sent, self.curved, self.models = jobs, curved, self.trial[jobs]
+        return Request(self.problem, self.models, curved, self.columns)
+
+    def receive(self, answer: Quadratic, round_number: int) -> None:
+        """Accept or shorten the last steps, and compute the next ones."""
+        jobs, problem = self.active, self.problem
+        value, gradient, models, was_shared = answer.value, answer.gradient, self.models, self.is_shared
+        if was_shared:
+            value, gradient = np.repeat(value, len(jobs)), np.repeat(gradient, len(jobs), axis=0)
+            models = np.repeat(models, len(jobs), axis=0)
+        with np.errstate(all="ignore"):
+            objective = value + self.trial_psi[jobs]
+            residual = problem.kkt_residual(models, gradient, self.numbers[jobs])
+            is_lower = objective <= self.objective[jobs] + SUFFICIENT_DECREASE * self.step[jobs] * self.slope[jobs]
+            is_accepted = (is_lower | (residual < self.residual[jobs] / 2)) & np.isfinite(objective + residual)
+        if not is_accepted.any() and np.isinf(self.objective[jobs]).any():
+            raise UserError("path: the initial objective or its gradient overflows; rescale the data")
+        self.rounds[jobs] = round_number
+        accepted = jobs[is_accepted]
+        previous = self.residual[accepted]
+        self._assign(self.w, accepted, self._part(self.trial, accepted))
+        self.value[accepted], self.gradient[accepted] = value[is_accepted], gradient[is_accepted]
+        self.objective[accepted], self.residual[accepted] = objective[is_accepted], residual[is_accepted]
+        usable = np.isfinite(answer.hessian).all(axis=(1, 2)) & np.isin(self.sent[self.curved], accepted)
+        if usable.any():
+            self.anchors, self.hessians = self.sent[self.curved][usable], answer.hessian[usable]
+            self.hessian_columns = self.columns
+        rejected = jobs[~is_accepted]
+        self.step[rejected] /= 2
+        self.failed[rejected] = self.step[rejected] < SHORTEST_STEP
+        self._compute_steps(accepted)
+        if len(rejected):
+            self.trial[rejected] = self.w[rejected] + self.step[rejected, None] * self.direction[rejected]
+            self.trial_psi[rejected] = self._psi(rejected, self.trial[rejected])
+        self.is_shared = False
+        self.received += 1
+        if self.waiting.any() and (self.received >= FIRST_ROUNDS or not len(self.active)):
+            self._start_waiting()
+        if self.columns is not None and not was_shared:  # the first model violates most conditions of the others
+            before = len(self.columns)
+            self._extend_columns()
+            is_slow = bool((self.residual[accepted] > FAST * previous).any()) or len(accepted) < len(jobs)
+            self.needs_hessians = len(self.columns) > before or is_slow
+
+    def _start_waiting(self) -> None:
+        """Start the waiting jobs at the model of the nearest other job, with its loss and gradient."""
+        jobs, others = np.flatnonzero(self.waiting), np.flatnonzero(~self.waiting)
+        nearest = others[np.abs(others - jobs[:, None]).argmin(axis=1)]
+        self.waiting[:] = False
+        for array in (self.w, self.value, self.gradient, self.rounds):
+            array[jobs] = array[nearest]
+        self.objective[jobs] = self.value[jobs] + self._psi(jobs, self.w[jobs])
+        self.residual[jobs] = self.problem.kkt_residual(self.w[jobs], self.gradient[jobs], self.numbers[jobs])
+        self._compute_steps(jobs)
+
+    def _part(self, models: Array, jobs: Array) -> Array:
+        """Return models [n, A] of jobs, restricted to the working set."""
+        return models[jobs] if self.columns is None else models[np.ix_(jobs, self.columns)]
+
+    def _assign(self, models: Array, jobs: Array, values: Array) -> None:
+        """Assign values [n, A] of the working set to the models of jobs."""
+        models[jobs if self.columns is None else np.ix_(jobs, self.columns)] = values
+
+    def _psi(self, jobs: Array, models: Array) -> Array:
+        """Return psi [n] of models [n, P] of jobs, which are 0 outside the working set."""
+        if self.columns is None:
+            return self.problem.psi(models, self.numbers[jobs])
+        return self._scalar_psi(jobs, models[:, self.columns])
+
+    def _scalar_psi(self, jobs: Array, part: Array) -> Array:
+        """Return psi [n] of jobs from the weights [n, A] of the working set."""
+        a, b = self.forms[:2, jobs[:, None], self.columns]
+        return (a * np.abs(part) + b * part * part / 2).sum(axis=1)
+
+    def _compute_steps(self, jobs: Array) -> None:
+        """Minimize the quadratic models of jobs at accepted points, and test their convergence."""
+        problem, numbers, between = self.problem, self.numbers[jobs], self._neighbors(jobs)
+        start, gradient = self._part(self.w, jobs), self._part(self.gradient, jobs)
+        if self.columns is None:
+            solutions = minimize_quadratic(problem, numbers, self.hessians, gradient, start, between=between)
+            self.trial_psi[jobs] = problem.psi(solutions, numbers)
+        else:
+            own = np.searchsorted(self.columns, self.hessian_columns)
+            forms = self.forms[:, jobs[:, None], self.hessian_columns]
+            solutions = start.copy()
+            solutions[:, own] = minimize_scalar_forms(
+                self.hessians, gradient[:, own], start[:, own], forms, between=between
+            )
+            self.trial_psi[jobs] = self._scalar_psi(jobs, solutions)
+        direction = solutions - start
+        self._assign(self.trial, jobs, solutions)
+        self._assign(self.direction, jobs, direction)
+        change = self.trial_psi[jobs] - (self.objective[jobs] - self.value[jobs])
+        self.slope[jobs] = np.minimum((gradient * direction).sum(axis=1) + change, 0.0)
+        self.step[jobs] = 1.0
+        allowed_gap = GAP * self.tolerance * np.abs(self.objective[jobs])
+        allowed_gap = np.maximum(allowed_gap, np.finfo(float).eps * np.abs(self.value[jobs]))
+        is_small = self.residual[jobs] <= residual_threshold(problem, numbers, self.tolerance)
+        self.converged[jobs] = is_small & (-self.slope[jobs] <= allowed_gap)
+
+    def _neighbors(self, jobs: Array) -> tuple[Array, Array]:
+        """Return the indices [2, n] of the anchors on both sides of jobs, and the shares [n] of the second ones."""
+        right = np.clip(np.searchsorted(self.anchors, jobs), 0, len(self.anchors) - 1)
+        left = np.where(self.anchors[right] > jobs, np.maximum(right - 1, 0), right)
+        distance = np.maximum(self.anchors[right] - self.anchors[left], 1)
+        return np.stack([left, right]), np.clip((jobs - self.anchors[left]) / distance, 0, 1)
+
+    def _extend_columns(self) -> None:
+        """Add the weights that violate the optimality conditions of a job to the working set, the worst first."""
+        assert self.columns is not None
+        excess = largest_excess(self.gradient, self.w, self.forms[0], self.active)
+        self.columns = with_largest(self.columns, excess)
+
+    @property
+    def solutions(self) -> Solutions:
+        scale = self.problem.kkt_scale(self.numbers)
+        return Solutions(self.w, self.rounds, self.residual / scale, self.converged, self.value)
+
+
+def evenly_spaced(count: int, most: int) -> Array:
+    """Return at most `most` indices of 0 to count - 1, with the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
