@@ -1,7 +1,8 @@
 """One fit of a second-order path: its models for the strengths of a stage, and the steps between rounds.
 
-With a working set, all weights outside it are 0. The steps then use arrays of its columns only; the complete gradients
-serve the residuals and the weights that join the set.
+With a working set, all weights outside it are 0, and most rounds are narrow: clients send the gradients of its weights
+only. Complete gradients are requested at the anchors, for the weights that join the set, and at the solutions, so that
+no weight outside the set violates the optimality conditions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from fco_cli.path.working_set import largest_excess, with_largest
 from fco_cli.problem.certificate import GAP
 from fco_cli.problem.curvature import Quadratic
 from fco_cli.problem.layout import Array, Numbers
+from fco_cli.problem.narrow import can_be_narrow
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.quadratic_solver import minimize_quadratic, minimize_scalar_forms, scalar_forms
 from fco_cli.simulation.evaluate import residual_threshold
@@ -22,6 +24,9 @@ from fco_cli.simulation.evaluate import residual_threshold
 MAX_ANCHORS, STAGE_ANCHORS = 12, 4  # of a fit in a round; with a working set, whose strengths are similar
 FIRST_ROUNDS = 3  # at the anchors only; their quadratics then determine first guesses for all other strengths
 SUFFICIENT_DECREASE, SHORTEST_STEP = 1e-4, 2.0**-30
+ROUNDING = 64 * np.finfo(float).eps  # of an objective, relative; narrow and complete sums differ by as much
+ANCHORS_CHECKED = 2  # rounds of a stage before the complete gradients at the anchors
+NEAR = 1e4  # times the threshold; after smaller residuals, the next models are expected to be solutions
 FAST = 0.05  # factor on all residuals in a round, with which the last Hessians of a working set are used again
 
 
@@ -40,8 +45,8 @@ class Fit:
 
     STATE = (
         "columns", "hessian_columns", "hessians", "anchors", "w", "trial", "direction", "step", "slope", "gradient",
-        "value", "objective", "trial_psi", "residual", "rounds", "converged", "failed", "waiting", "received",
-        "is_shared", "needs_hessians",
+        "value", "objective", "trial_psi", "residual", "kkt", "rounds", "settled", "converged", "failed", "waiting",
+        "received", "is_shared", "needs_hessians",
     )  # fmt: skip
 
     def __init__(self, problem: Problem, numbers: Numbers, start: Array, columns: Array | None, tolerance: float):
@@ -52,7 +57,9 @@ class Fit:
         self.trial, self.direction = self.w.copy(), np.zeros((jobs, size))
         self.step, self.slope = np.ones(jobs), np.zeros(jobs)
         self.gradient, self.value = np.zeros((jobs, size)), np.zeros(jobs)
-        self.objective, self.residual = np.full(jobs, np.inf), np.full(jobs, np.inf)
+        self.objective = np.full(jobs, np.inf)
+        self.residual, self.kkt = np.full(jobs, np.inf), np.full(jobs, np.inf)  # over the working set, over all weights
+        self.settled = np.zeros(jobs, bool)  # solved over the working set; the complete gradient is not known
         self.rounds, self.converged, self.failed = np.zeros(jobs, int), np.zeros(jobs, bool), np.zeros(jobs, bool)
         self.anchors, self.hessians = np.empty(0, int), np.empty((0, 0, 0))
         self.hessian_columns = columns
@@ -61,6 +68,7 @@ class Fit:
         if self.is_shared:
             self.waiting[:] = True
             self.waiting[evenly_spaced(jobs, MAX_ANCHORS if columns is None else STAGE_ANCHORS)] = False
+        self.can_be_narrow = columns is not None and can_be_narrow(problem.data, problem.model)
         if columns is not None:
             self.forms = scalar_forms(problem, numbers, np.arange(size))
         self.trial_psi = self._psi(np.arange(jobs), self.trial)
@@ -83,32 +91,49 @@ class Fit:
 
     def request(self, anchors: int) -> Request:
         """Return the models of the next round, with at most `anchors` Hessians."""
-        jobs = self.active[:1] if self.is_shared else self.active
-        curved = np.zeros(len(jobs), bool)
+        jobs, self.is_complete = self.active, self._needs_complete_gradients()
+        if not self.is_complete:
+            jobs = jobs[~self.settled[jobs]]
+        sent = jobs[:1] if self.is_shared else jobs
+        curved = np.zeros(len(sent), bool)
         if self.needs_hessians:
-            curved[evenly_spaced(len(jobs), anchors)] = True
-        self.sent, self.curved, self.models = jobs, curved, self.trial[jobs]
-        return Request(self.problem, self.models, curved, self.columns)
+            curved[evenly_spaced(len(sent), anchors)] = True
+        self.jobs, self.sent, self.curved, self.models = jobs, sent, curved, self.trial[sent]
+        return Request(self.problem, self.models, curved, self.columns, not self.is_complete)
+
+    def _needs_complete_gradients(self) -> bool:
+        if not self.can_be_narrow or self.received == ANCHORS_CHECKED or not self.forms[0][:, self.columns].any():
+            return True
+        jobs = self.active
+        threshold = residual_threshold(self.problem, self.numbers[jobs], self.tolerance)
+        return bool((self.residual[jobs] <= NEAR * threshold).all())
 
     def receive(self, answer: Quadratic, round_number: int) -> None:
         """Accept or shorten the last steps, and compute the next ones."""
-        jobs, problem = self.active, self.problem
-        value, gradient, models, was_shared = answer.value, answer.gradient, self.models, self.is_shared
-        if was_shared:
+        jobs, value, gradient, models = self.jobs, answer.value, answer.gradient, self.models
+        if self.is_shared:
             value, gradient = np.repeat(value, len(jobs)), np.repeat(gradient, len(jobs), axis=0)
             models = np.repeat(models, len(jobs), axis=0)
         with np.errstate(all="ignore"):
             objective = value + self.trial_psi[jobs]
-            residual = problem.kkt_residual(models, gradient, self.numbers[jobs])
-            is_lower = objective <= self.objective[jobs] + SUFFICIENT_DECREASE * self.step[jobs] * self.slope[jobs]
-            is_accepted = (is_lower | (residual < self.residual[jobs] / 2)) & np.isfinite(objective + residual)
+            own = gradient if self.columns is None or not self.is_complete else gradient[:, self.columns]
+            residual = self._residual(jobs, self._part(self.trial, jobs), own)
+            decrease = SUFFICIENT_DECREASE * self.step[jobs] * self.slope[jobs]
+            is_lower = objective <= self.objective[jobs] + decrease + ROUNDING * np.abs(objective)
+            is_accepted = is_lower | (residual < self.residual[jobs] / 2) | self.settled[jobs]
+            is_accepted &= np.isfinite(objective + residual)
         if not is_accepted.any() and np.isinf(self.objective[jobs]).any():
             raise UserError("path: the initial objective or its gradient overflows; rescale the data")
         self.rounds[jobs] = round_number
         accepted = jobs[is_accepted]
         previous = self.residual[accepted]
         self._assign(self.w, accepted, self._part(self.trial, accepted))
-        self.value[accepted], self.gradient[accepted] = value[is_accepted], gradient[is_accepted]
+        self.value[accepted] = value[is_accepted]
+        if self.is_complete:
+            self.gradient[accepted] = gradient[is_accepted]
+            self.kkt[accepted] = self.problem.kkt_residual(models, gradient, self.numbers[jobs])[is_accepted]
+        else:
+            self._assign(self.gradient, accepted, gradient[is_accepted])
         self.objective[accepted], self.residual[accepted] = objective[is_accepted], residual[is_accepted]
         usable = np.isfinite(answer.hessian).all(axis=(1, 2)) & np.isin(self.sent[self.curved], accepted)
         if usable.any():
@@ -125,10 +150,11 @@ class Fit:
         self.received += 1
         if self.waiting.any() and (self.received >= FIRST_ROUNDS or not len(self.active)):
             self._start_waiting()
-        if self.columns is not None and not was_shared:  # the first model violates most conditions of the others
+        if self.columns is not None:
             before = len(self.columns)
-            self._extend_columns()
             is_slow = bool((self.residual[accepted] > FAST * previous).any()) or len(accepted) < len(jobs)
+            if self.is_complete:
+                self._extend_columns()
             self.needs_hessians = len(self.columns) > before or is_slow
 
     def _start_waiting(self) -> None:
@@ -139,16 +165,26 @@ class Fit:
         for array in (self.w, self.value, self.gradient, self.rounds):
             array[jobs] = array[nearest]
         self.objective[jobs] = self.value[jobs] + self._psi(jobs, self.w[jobs])
-        self.residual[jobs] = self.problem.kkt_residual(self.w[jobs], self.gradient[jobs], self.numbers[jobs])
+        self.residual[jobs] = self._residual(jobs, self._part(self.w, jobs), self._part(self.gradient, jobs))
+        if self.is_complete:
+            self.kkt[jobs] = self.problem.kkt_residual(self.w[jobs], self.gradient[jobs], self.numbers[jobs])
         self._compute_steps(jobs)
+
+    def _residual(self, jobs: Array, part: Array, gradient: Array) -> Array:
+        """Return the KKT residuals [n] of jobs, over the working set, from its weights and gradients [n, A]."""
+        if self.columns is None:
+            return self.problem.kkt_residual(part, gradient, self.numbers[jobs])
+        a, b = self.forms[:2, jobs[:, None], self.columns]
+        moved = part - gradient
+        return np.sqrt(((part - (moved - np.clip(moved, -a, a)) / (1 + b)) ** 2).sum(axis=1))
 
     def _part(self, models: Array, jobs: Array) -> Array:
         """Return models [n, A] of jobs, restricted to the working set."""
-        return models[jobs] if self.columns is None else models[np.ix_(jobs, self.columns)]
+        return models[jobs] if self.columns is None else models[jobs[:, None], self.columns]
 
     def _assign(self, models: Array, jobs: Array, values: Array) -> None:
         """Assign values [n, A] of the working set to the models of jobs."""
-        models[jobs if self.columns is None else np.ix_(jobs, self.columns)] = values
+        models[jobs if self.columns is None else (jobs[:, None], self.columns)] = values
 
     def _psi(self, jobs: Array, models: Array) -> Array:
         """Return psi [n] of models [n, P] of jobs, which are 0 outside the working set."""
@@ -184,8 +220,15 @@ class Fit:
         self.step[jobs] = 1.0
         allowed_gap = GAP * self.tolerance * np.abs(self.objective[jobs])
         allowed_gap = np.maximum(allowed_gap, np.finfo(float).eps * np.abs(self.value[jobs]))
-        is_small = self.residual[jobs] <= residual_threshold(problem, numbers, self.tolerance)
-        self.converged[jobs] = is_small & (-self.slope[jobs] <= allowed_gap)
+        threshold = residual_threshold(problem, numbers, self.tolerance)
+        is_solved = (self.residual[jobs] <= threshold) & (-self.slope[jobs] <= allowed_gap)
+        if self.is_complete:
+            self.converged[jobs] = is_solved & (self.kkt[jobs] <= threshold)
+        self.settled[jobs] = is_solved & ~np.bool_(self.is_complete)
+        settled = jobs[self.settled[jobs]]
+        if len(settled):  # the complete gradient is requested at the same model
+            self._assign(self.trial, settled, self._part(self.w, settled))
+            self.trial_psi[settled] = self.objective[settled] - self.value[settled]
 
     def _neighbors(self, jobs: Array) -> tuple[Array, Array]:
         """Return the indices [2, n] of the anchors on both sides of jobs, and the shares [n] of the second ones."""
@@ -199,11 +242,13 @@ class Fit:
         assert self.columns is not None
         excess = largest_excess(self.gradient, self.w, self.forms[0], self.active)
         self.columns = with_largest(self.columns, excess)
+        jobs = self.active
+        self.residual[jobs] = self._residual(jobs, self._part(self.w, jobs), self._part(self.gradient, jobs))
 
     @property
     def solutions(self) -> Solutions:
         scale = self.problem.kkt_scale(self.numbers)
-        return Solutions(self.w, self.rounds, self.residual / scale, self.converged, self.value)
+        return Solutions(self.w, self.rounds, self.kkt / scale, self.converged, self.value)
 
 
 def evenly_spaced(count: int, most: int) -> Array:

@@ -10,7 +10,7 @@ For a squared loss, the loss, gradient and Hessian at one model determine all so
 
 With many parameters and a sparse regularizer, the path is divided into stages of similar strengths. The Hessian is
 that of a working set: non-zero weights, and those whose gradient exceeds the penalty of a strength of the stage, at the
-end of the previous stage or at a later model. Every gradient is complete, so that no violation remains.
+end of the previous stage or at a later model. Gradients at the solutions are complete, so that no violation remains.
 """
 
 from __future__ import annotations

@@ -182,6 +182,8 @@ def test_a_killed_solve_resumes_after_its_last_round(monkeypatch, largest):
         return evaluate_round(requests)
 
     class Dictionary(Cache):
+        is_persistent = True
+
         def __init__(self):
             self.parts = {}
 
