@@ -69,8 +69,11 @@ class Fit:
             self.waiting[:] = True
             self.waiting[evenly_spaced(jobs, MAX_ANCHORS if columns is None else STAGE_ANCHORS)] = False
         self.can_be_narrow = columns is not None and can_be_narrow(problem.data, problem.model)
+        self.forms = np.empty((4, jobs, 0))
         if columns is not None:
-            self.forms = scalar_forms(problem, numbers, np.arange(size))
+            forms = scalar_forms(problem, numbers, np.arange(size))
+            assert forms is not None
+            self.forms = forms
         self.trial_psi = self._psi(np.arange(jobs), self.trial)
 
     @property
@@ -205,6 +208,7 @@ class Fit:
             solutions = minimize_quadratic(problem, numbers, self.hessians, gradient, start, between=between)
             self.trial_psi[jobs] = problem.psi(solutions, numbers)
         else:
+            assert self.hessian_columns is not None
             own = np.searchsorted(self.columns, self.hessian_columns)
             forms = self.forms[:, jobs[:, None], self.hessian_columns]
             solutions = start.copy()

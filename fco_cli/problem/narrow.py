@@ -21,5 +21,5 @@ def narrow(data: ClientData, model: Model, columns: Array) -> tuple[ClientData, 
     assert isinstance(model, Linear)
     assert columns[-1] == model.features
     features = columns[:-1]
-    x = np.ascontiguousarray(data.x[:, features])  # type: ignore[index]
+    x = np.ascontiguousarray(data.x[:, features])
     return replace(data, x=x), replace(model, features=len(features), weights_shape=None)
