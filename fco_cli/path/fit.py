@@ -69,12 +69,13 @@ class Fit:
             self.waiting[:] = True
             self.waiting[evenly_spaced(jobs, MAX_ANCHORS if columns is None else STAGE_ANCHORS)] = False
         self.can_be_narrow = columns is not None and can_be_narrow(problem.data, problem.model)
-        self.forms = np.empty((4, jobs, 0))
+        self.forms, self.part_forms = np.empty((4, jobs, 0)), np.empty((2, jobs, 0))
         if columns is not None:
             forms = scalar_forms(problem, numbers, np.arange(size))
             assert forms is not None
             self.forms = forms
         self.trial_psi = self._psi(np.arange(jobs), self.trial)
+        self.threshold = residual_threshold(problem, numbers, tolerance)
 
     @property
     def active(self) -> Array:
@@ -108,8 +109,7 @@ class Fit:
         if not self.can_be_narrow or self.received == ANCHORS_CHECKED or not self.forms[0][:, self.columns].any():
             return True
         jobs = self.active
-        threshold = residual_threshold(self.problem, self.numbers[jobs], self.tolerance)
-        return bool((self.residual[jobs] <= NEAR * threshold).all())
+        return bool((self.residual[jobs] <= NEAR * self.threshold[jobs]).all())
 
     def receive(self, answer: Quadratic, round_number: int) -> None:
         """Accept or shorten the last steps, and compute the next ones."""
@@ -134,7 +134,12 @@ class Fit:
         self.value[accepted] = value[is_accepted]
         if self.is_complete:
             self.gradient[accepted] = gradient[is_accepted]
-            self.kkt[accepted] = self.problem.kkt_residual(models, gradient, self.numbers[jobs])[is_accepted]
+            kkt = (
+                self.problem.kkt_residual(models, gradient, self.numbers[jobs])
+                if self.columns is not None
+                else residual
+            )
+            self.kkt[accepted] = kkt[is_accepted]
         else:
             self._assign(self.gradient, accepted, gradient[is_accepted])
         self.objective[accepted], self.residual[accepted] = objective[is_accepted], residual[is_accepted]
@@ -165,19 +170,21 @@ class Fit:
         jobs, others = np.flatnonzero(self.waiting), np.flatnonzero(~self.waiting)
         nearest = others[np.abs(others - jobs[:, None]).argmin(axis=1)]
         self.waiting[:] = False
-        for array in (self.w, self.value, self.gradient, self.rounds):
+        for array in (self.value, self.rounds):
             array[jobs] = array[nearest]
+        for array in (self.w, self.gradient):
+            self._assign(array, jobs, self._part(array, nearest))
         self.objective[jobs] = self.value[jobs] + self._psi(jobs, self.w[jobs])
         self.residual[jobs] = self._residual(jobs, self._part(self.w, jobs), self._part(self.gradient, jobs))
-        if self.is_complete:
-            self.kkt[jobs] = self.problem.kkt_residual(self.w[jobs], self.gradient[jobs], self.numbers[jobs])
+        if self.columns is None:
+            self.kkt[jobs] = self.residual[jobs]
         self._compute_steps(jobs)
 
     def _residual(self, jobs: Array, part: Array, gradient: Array) -> Array:
         """Return the KKT residuals [n] of jobs, over the working set, from its weights and gradients [n, A]."""
         if self.columns is None:
             return self.problem.kkt_residual(part, gradient, self.numbers[jobs])
-        a, b = self.forms[:2, jobs[:, None], self.columns]
+        a, b = self._part_forms(jobs)
         moved = part - gradient
         return np.sqrt(((part - (moved - np.clip(moved, -a, a)) / (1 + b)) ** 2).sum(axis=1))
 
@@ -195,18 +202,26 @@ class Fit:
             return self.problem.psi(models, self.numbers[jobs])
         return self._scalar_psi(jobs, models[:, self.columns])
 
+    def _part_forms(self, jobs: Array) -> Array:
+        """Return a and b [2, n, A] of the working set's scalar forms."""
+        assert self.columns is not None
+        if self.part_forms.shape[2] != len(self.columns):  # the set only grows
+            self.part_forms = np.ascontiguousarray(self.forms[:2][:, :, self.columns])
+        return self.part_forms if len(jobs) == self.part_forms.shape[1] else self.part_forms[:, jobs]
+
     def _scalar_psi(self, jobs: Array, part: Array) -> Array:
         """Return psi [n] of jobs from the weights [n, A] of the working set."""
-        a, b = self.forms[:2, jobs[:, None], self.columns]
+        a, b = self._part_forms(jobs)
         return (a * np.abs(part) + b * part * part / 2).sum(axis=1)
 
     def _compute_steps(self, jobs: Array) -> None:
         """Minimize the quadratic models of jobs at accepted points, and test their convergence."""
-        problem, numbers, between = self.problem, self.numbers[jobs], self._neighbors(jobs)
+        between = self._neighbors(jobs)
         start, gradient = self._part(self.w, jobs), self._part(self.gradient, jobs)
         if self.columns is None:
-            solutions = minimize_quadratic(problem, numbers, self.hessians, gradient, start, between=between)
-            self.trial_psi[jobs] = problem.psi(solutions, numbers)
+            numbers = self.numbers[jobs]
+            solutions = minimize_quadratic(self.problem, numbers, self.hessians, gradient, start, between=between)
+            self.trial_psi[jobs] = self.problem.psi(solutions, numbers)
         else:
             assert self.hessian_columns is not None
             own = np.searchsorted(self.columns, self.hessian_columns)
@@ -224,7 +239,7 @@ class Fit:
         self.step[jobs] = 1.0
         allowed_gap = GAP * self.tolerance * np.abs(self.objective[jobs])
         allowed_gap = np.maximum(allowed_gap, np.finfo(float).eps * np.abs(self.value[jobs]))
-        threshold = residual_threshold(problem, numbers, self.tolerance)
+        threshold = self.threshold[jobs]
         is_solved = (self.residual[jobs] <= threshold) & (-self.slope[jobs] <= allowed_gap)
         if self.is_complete:
             self.converged[jobs] = is_solved & (self.kkt[jobs] <= threshold)

@@ -162,7 +162,7 @@ def advance(
         done += 1
         size = sum((fit.problem.layout.size if fit.columns is None else len(fit.columns)) ** 2 for fit in active)
         anchors = max(2, min(MAX_ANCHORS, ANCHOR_BYTES // (8 * size)))
-        requests = [fit.request(anchors if fit.columns is None else STAGE_ANCHORS) for fit in active]
+        requests = [fit.request(anchors if fit.columns is None else min(STAGE_ANCHORS, anchors)) for fit in active]
         answers = evaluate(requests)
         for fit, answer in zip(active, answers, strict=True):
             fit.receive(answer, done)
