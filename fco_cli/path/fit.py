@@ -7,6 +7,8 @@ no weight outside the set violates the optimality conditions.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from fco_cli.errors import UserError
@@ -75,7 +77,11 @@ class Fit:
             assert forms is not None
             self.forms = forms
         self.trial_psi = self._psi(np.arange(jobs), self.trial)
-        self.threshold = residual_threshold(problem, numbers, tolerance)
+
+    @cached_property
+    def threshold(self) -> Array:
+        """Largest KKT residuals [J] of solutions."""
+        return residual_threshold(self.problem, self.numbers, self.tolerance)
 
     @property
     def active(self) -> Array:
@@ -134,12 +140,10 @@ class Fit:
         self.value[accepted] = value[is_accepted]
         if self.is_complete:
             self.gradient[accepted] = gradient[is_accepted]
-            kkt = (
-                self.problem.kkt_residual(models, gradient, self.numbers[jobs])
-                if self.columns is not None
-                else residual
-            )
-            self.kkt[accepted] = kkt[is_accepted]
+            if self.columns is None:
+                self.kkt[accepted] = residual[is_accepted]
+            else:
+                self.kkt[accepted] = self.problem.kkt_residual(models, gradient, self.numbers[jobs])[is_accepted]
         else:
             self._assign(self.gradient, accepted, gradient[is_accepted])
         self.objective[accepted], self.residual[accepted] = objective[is_accepted], residual[is_accepted]
