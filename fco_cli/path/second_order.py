@@ -15,20 +15,24 @@ end of the previous stage or at a later model. Gradients at the solutions are co
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fco_cli.memory_limit import in_units
 from fco_cli.path.fit import MAX_ANCHORS, SHORTEST_STEP, STAGE_ANCHORS, Fit
 from fco_cli.path.round import Evaluate, Request, evaluate_round
 from fco_cli.path.solve import Checkpoint, Part, Solutions, unpenalized_mask
 from fco_cli.path.working_set import penalty_bounds, uses_working_set, with_largest
-from fco_cli.problem.curvature import Quadratic
+from fco_cli.problem.curvature import Quadratic, packed_size
 from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.moments import warn_of_lost_digits
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.quadratic_solver import minimize_quadratic
 from fco_cli.simulation.evaluate import residual_threshold
+
+log = logging.getLogger(__name__)
 
 ANCHOR_BYTES = 64 * 2**20  # of the Hessians in a round
 MAX_NEWTON_STEPS, NULL_TOLERANCE = 50, 1e-12  # of the null model, relative to the first gradient
@@ -90,6 +94,7 @@ def solve_second_order(
     checkpoint = checkpoint or Checkpoint()
     state = checkpoint.load()
     with_set = [uses_working_set(problem) for problem in problems]
+    _log_sizes(problems, len(numbers), any(with_set))
     stages = stages_of(strengths) if any(with_set) else [slice(0, len(numbers))]
     starts = [problem.model.initial()[None] for problem in problems]
     parts: list[list[Solutions]] = [[] for _ in problems]
@@ -124,6 +129,26 @@ def solve_second_order(
             part.append(fit.solutions)
         starts, last = [fit.w[-1:] for fit in fits], fits
     return [Solutions.joined(part) for part in parts]
+
+
+def _log_sizes(problems: Sequence[Problem], strengths: int, with_set: bool) -> None:
+    """Log the bounds on the numbers of a round."""
+    fits, size = len(problems), max(problem.layout.size for problem in problems)
+    models = f"{fits * strengths:,} models of {fits} fits, {in_units(8 * fits * strengths * size)}"
+    if with_set:
+        limit = in_units(ANCHOR_BYTES)
+        log.info(
+            "a round has up to %s of gradients, and Hessians of working sets, up to %s or two of a fit", models, limit
+        )
+        return
+    anchors = min(max_anchors(fits * size**2), strengths)
+    hessians = in_units(8 * fits * anchors * packed_size(size))
+    log.info("a round has up to %s of gradients, and %d Hessians of a fit, %s", models, anchors, hessians)
+
+
+def max_anchors(entries: int) -> int:
+    """Return the number of Hessians of every fit in a round, for the `entries` of one Hessian of all fits."""
+    return max(2, min(MAX_ANCHORS, ANCHOR_BYTES // (8 * max(entries, 1))))
 
 
 def _state_of(stage: int, begun: int, done: int, parts: list[list[Solutions]], fits: list[Fit]) -> Part:
@@ -161,7 +186,7 @@ def advance(
     while (active := [fit for fit in fits if len(fit.active)]) and done < last_round:
         done += 1
         size = sum((fit.problem.layout.size if fit.columns is None else len(fit.columns)) ** 2 for fit in active)
-        anchors = max(2, min(MAX_ANCHORS, ANCHOR_BYTES // (8 * size)))
+        anchors = max_anchors(size)
         requests = [fit.request(anchors if fit.columns is None else min(STAGE_ANCHORS, anchors)) for fit in active]
         answers = evaluate(requests)
         for fit, answer in zip(active, answers, strict=True):
