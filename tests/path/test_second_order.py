@@ -58,7 +58,7 @@ def test_every_model_is_optimal_in_few_rounds(loss, psi):
         (300, "a round has up to 12 models of 2 fits, 672 bytes of gradients, and 6 Hessians of a fit, 2.688 kB"),
         (
             3,
-            "a round has up to 12 models of 2 fits, 672 bytes of gradients, and Hessians of working sets, up to 67.11 MB",
+            "12 models of 2 fits, 672 bytes of gradients, and Hessians of working sets, up to 67.11 MB",
         ),
     ],
 )
