@@ -3,7 +3,8 @@
 Three tables: the published heart disease (from FOLDER/heart_disease), 5,875 rows of 42 clients with 19 features whose
 correlations reach 0.99999998, and 72 rows of four clients with 7,129 features. All solve 100 strengths and 10 folds of
 the same prepared rows, folds and weights, in turns in one script; numbers are processor seconds, the least of two.
-glmnet needs Rscript with the package glmnet, adelie and skglm need an interpreter that has them (PEERS=python).
+glmnet needs Rscript with the package glmnet, adelie and skglm need an interpreter that has them (PEERS=python;
+PEER_NAMES=adelie for one of them).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from benchmarks.cases import REAL_DATA
 from fco_cli.config import PathRun
 from fco_cli.config.compose import compose
+from fco_cli.path.method import solve_fits
 from fco_cli.path.select import Selector, limited_threads, select
 from fco_cli.problem.layout import Array, stack_numbers
 
@@ -133,6 +135,19 @@ def ours(run: PathRun) -> Callable[[], float]:
     return measure
 
 
+def solutions_of(run: PathRun, selector: Selector) -> Callable[[], float]:
+    """Measure the solutions of all fits, whose rows are prepared, as those of other software are."""
+    fits = [selector.data, *selector.folds]
+
+    def measure() -> float:
+        start = time.process_time()
+        with limited_threads(1):
+            solve_fits(run, selector.method, fits, selector.values, selector.tolerance, lambda: None)
+        return time.process_time() - start
+
+    return measure
+
+
 def command(*words: str) -> Callable[[], float]:
     def measure() -> float:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -166,8 +181,7 @@ def scikit_learn(folder: Path) -> Callable[[], float]:
 
 def agreement(run: PathRun, selector: Selector, folder: Path) -> str:
     """Return the largest KKT residual and difference of our weights from glmnet's at its smallest tolerance."""
-    with limited_threads(1):
-        made = selector.select()
+    made = select(run, run.path, lambda: None)
     command("Rscript", str(folder / "glmnet.R"), str(folder), "1e-16")()
     models, numbers = made.path.models, stack_numbers([replace(run.regularizer, strength=v) for v in made.values])
     kkt = selector.problem.kkt_residual(models, selector.problem.risk(models).gradient, numbers) / made.values
@@ -177,14 +191,19 @@ def agreement(run: PathRun, selector: Selector, folder: Path) -> str:
     polished = np.array([_polished(selector, model, value) for model, value in zip(models, made.values, strict=True)])
     text += f", weights differ from the solution on the support by {np.abs(models - polished).max():.0e}"
     if (folder / "coef").exists():
-        theirs = np.fromfile(folder / "coef").reshape(len(models), -1)
-        theirs = np.column_stack([theirs[:, 1:], theirs[:, 0]])
+        theirs = glmnet_models(folder, len(models))
         differ = ((theirs != 0) != (models != 0))[:, :-1].any(axis=1).sum()
         text += f", weights differ from glmnet's by {np.abs(models - theirs).max():.0e}, glmnet's from the solution by "
         text += f"{np.abs(theirs - polished).max():.0e}, support at {differ} strengths"
         own, other = (_objective(selector, one, numbers) for one in (models, theirs))
         text += f", objective minus glmnet's {np.max(own - other):+.0e}"
     return text
+
+
+def glmnet_models(folder: Path, count: int) -> Array:
+    """Return glmnet's last models [J, P], with the bias last."""
+    theirs = np.fromfile(folder / "coef").reshape(count, -1)
+    return np.column_stack([theirs[:, 1:], theirs[:, 0]])
 
 
 def _polished(selector: Selector, model: Array, strength: float) -> Array:
@@ -209,11 +228,12 @@ def compare(name: str, overrides: list[str], folder: Path) -> None:
     selector = write_rows(run, folder)
     peers = {
         "fco": ours(run),
+        "fco, prepared rows": solutions_of(run, selector),
         "glmnet": command("Rscript", str(folder / "glmnet.R"), str(folder), "1e-7"),
         "scikit-learn": scikit_learn(folder),
     }
     if python := os.environ.get("PEERS"):
-        names = ("adelie", "skglm")
+        names = os.environ.get("PEER_NAMES", "adelie,skglm").split(",")
         peers |= {one: command("timeout", "120", python, str(folder / "peer.py"), str(folder), one) for one in names}
     peers["fco"]()  # compile
     times: dict[str, list[float]] = {one: [] for one in peers}
@@ -226,6 +246,11 @@ def compare(name: str, overrides: list[str], folder: Path) -> None:
                     slow.add(one)
     rows, size = selector.data.training.x.shape
     print(f"{name}, {rows} x {size}: " + json.dumps({one: round(min(all_), 3) for one, all_ in times.items()}))
+    if (folder / "coef").exists():
+        numbers = stack_numbers([replace(run.regularizer, strength=value) for value in selector.values])
+        models = glmnet_models(folder, len(numbers))
+        kkt = selector.problem.kkt_residual(models, selector.problem.risk(models).gradient, numbers) / selector.values
+        print(f"  KKT of all strengths by glmnet with thresh=1e-7: {kkt.max():.0e}")
     print(f"  {agreement(run, selector, folder)}", flush=True)
 
 

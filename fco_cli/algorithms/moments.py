@@ -21,12 +21,11 @@ from fco_cli.problem.curvature import unpack
 from fco_cli.problem.data import SparseRows
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.models.linear import Linear
+from fco_cli.problem.moments import centered_moments, warn_of_lost_digits
 from fco_cli.problem.quadratic_solver import minimize_quadratic
 from fco_cli.problem.regularizers import Regularizer
 
 log = logging.getLogger(__name__)
-
-FAR_FROM_CENTER = 1e-6  # variance of a column, relative to its second moment, below which sums lose too many digits
 
 
 @dataclass(kw_only=True)
@@ -107,22 +106,16 @@ class Moments(Federated):
 
     def _log_condition(self, hessians: Array) -> None:
         """Log the largest condition number of the centered, scaled second moments; warn if centering loses digits."""
-        numbers, kept = [], 1.0
+        numbers = []
         for matrix in hessians:
-            means = matrix[:-1, -1]
-            centered = matrix[:-1, :-1] - np.outer(means, means) / max(matrix[-1, -1], np.finfo(float).tiny)
-            spread, moments = centered.diagonal(), matrix.diagonal()[:-1]
-            kept = min(kept, float((spread[moments > 0] / moments[moments > 0]).min(initial=1.0)))
+            centered = centered_moments(matrix)
+            spread = centered.diagonal()
             varies = spread > 0
             units = np.sqrt(spread[varies])
             values = np.append(np.linalg.eigvalsh(centered[np.ix_(varies, varies)] / units / units[:, None]), 1.0)
             numbers.append(values.max() / values.min() if values.min() > 0 else np.inf)
         log.info("moments: condition number %.1e (columns centered and scaled)", max(numbers))
-        if kept < FAR_FROM_CENTER:
-            log.warning(
-                "moments: a column is constant or its mean is more than 1,000 times its standard deviation, so that "
-                "the sums have too few digits; center the columns (task.standardize=true)"
-            )
+        warn_of_lost_digits(hessians)
 
 
 def _raised(matrix: Array, floor: float) -> Array:

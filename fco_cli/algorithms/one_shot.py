@@ -17,12 +17,12 @@ import numpy as np
 from fco_cli.algorithms.baselines import Baseline
 from fco_cli.algorithms.protocol import Array, Cohort, Costs, Style
 from fco_cli.errors import require
-from fco_cli.kernels.compiled import specialize
 from fco_cli.problem.curvature import curvature_kernel, packed_size
 from fco_cli.problem.layout import Numbers
 from fco_cli.problem.mirror_maps import Mirror
+from fco_cli.problem.nodewise import nodewise_inverse
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.quadratic_solver import TOLERANCE, minimize_quadratic, minimize_separable
+from fco_cli.problem.quadratic_solver import minimize_quadratic
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.problem.regularizers.penalties import NoRegularizer
 
@@ -223,7 +223,7 @@ class DebiasedAverage(OneShot):
                 return own
             at = client.curvature(own[None])
             strength = float(np.atleast_1d(self.nodewise)[j]) * math.sqrt(math.log(size) / len(client.data.y))
-            inverse = nodewise_inverse(at.hessian[0], strength, penalized)
+            inverse = nodewise_inverse(at.hessian[0], ~penalized, strength)
             mean += weight * (own - np.einsum("ij,j->i", inverse, at.gradient[0]))
             diagonal += weight * at.hessian[0].diagonal()
         out, step_sizes = np.empty_like(mean), 1 / np.maximum(diagonal, np.finfo(float).tiny)
@@ -232,24 +232,3 @@ class DebiasedAverage(OneShot):
 
     def costs(self, cohort: Cohort | None) -> Costs:
         return self._costs(2 * self.problem.data.clients, 0)
-
-
-def nodewise_inverse(hessian: Array, strength: float, penalized: Array) -> Array:
-    """Return an approximate inverse of a positive semidefinite matrix: a lasso of every column on the others.
-
-    Columns are scaled to a unit diagonal; columns of zeros have zeros in the inverse.
-    """
-    size = len(hessian)
-    scale = np.sqrt(hessian.diagonal())
-    scale[scale == 0] = np.inf
-    matrix = hessian / np.outer(scale, scale)
-    forms = np.zeros((4, size, size))
-    forms[0], forms[2], forms[3] = strength * penalized, -np.inf, np.inf
-    forms[2:, np.arange(size), np.arange(size)] = 0  # a column does not explain itself
-    coefficients, zeros = np.zeros((size, size)), np.zeros((size, size))
-    places, shares = np.zeros((2, size), np.int64), np.zeros(size)  # one matrix for all columns
-    minimize = specialize(minimize_separable, parallel=True)
-    minimize(matrix[None], places, shares, -matrix, zeros, forms, TOLERANCE, 1, coefficients)
-    remaining = 1 - np.einsum("ij,ij->i", matrix, coefficients)
-    rows = (np.eye(size) - coefficients) / np.where(np.isfinite(scale), remaining, np.inf)[:, None]
-    return rows / np.outer(scale, scale)

@@ -196,11 +196,13 @@ class Scores(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class CurvedModels(FitModels, kw_only=True):
     """Models of one fit whose loss and gradient are evaluated, the Hessian at the first `hessians` of them.
 
-    `columns` are indices of the parameters to which the Hessians are restricted; null: all. `scores` needs one Hessian.
+    `columns` are indices of the parameters to which the Hessians are restricted; null: all. `narrow`: the gradients
+    are restricted as well; all other parameters are 0, and the last column is the bias. `scores` needs one Hessian.
     """
 
     hessians: Annotated[int, Meta(ge=0, lt=2**31)]
     columns: Annotated[list[Column], Meta(min_length=1)] | None = None
+    narrow: bool = False
     scores: Scores | None = None
 
     def __post_init__(self) -> None:
@@ -210,6 +212,8 @@ class CurvedModels(FitModels, kw_only=True):
             raise ValueError(f"hessians: must be from 0 to {self.jobs}, the number of models")
         if self.columns is not None and sorted(set(self.columns)) != self.columns:
             raise ValueError("columns: must be sorted and distinct")
+        if self.narrow and (self.columns is None or self.scores is not None):
+            raise ValueError("narrow: needs columns and no scores")
 
 
 class Evaluate(Masked, kw_only=True):

@@ -20,11 +20,11 @@ import numpy as np
 from scipy import stats
 
 from fco_cli.errors import UserError, require
-from fco_cli.inference.debiased import nodewise_inverse
 from fco_cli.inference.design import Design, design_of
 from fco_cli.inference.fit import check_design, check_maximum, fit_columns
 from fco_cli.inference.sums import ClientSums, SumOptions, Sums
 from fco_cli.problem.layout import Array
+from fco_cli.problem.nodewise import nodewise_inverse
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.quadratic_solver import scalar_forms
 
@@ -205,6 +205,14 @@ def _test(rows: int, size: int, restricted: float, full: float, count: int, is_q
     return Test.of(max(0.0, 2 * rows * (restricted - full)), count)
 
 
+def nodewise_penalty(rows: int, features: int) -> float:
+    """Return the penalty of the nodewise regressions of features of unit variance: sqrt(log(p) / N) / 4.
+
+    A small penalty favors coverage over short intervals: the remaining bias is proportional to it.
+    """
+    return float(np.sqrt(np.log(max(features, 2)) / rows)) / 4
+
+
 def _estimate_debiased(own_sums: ClientSums, design: Design, on_round: Callable[[], None]) -> Estimates:
     """Return the lasso plus one Newton step with an approximate inverse Hessian (van de Geer et al., 2014)."""
     problem = own_sums.problem
@@ -215,7 +223,8 @@ def _estimate_debiased(own_sums: ClientSums, design: Design, on_round: Callable[
     w = fit.w[0]
     sums = own_sums.at(w)
     rows = int(problem.data.sizes.sum())
-    inverse = nodewise_inverse(sums.hessian, penalties(problem, design) == 0, rows)
+    is_free = penalties(problem, design) == 0
+    inverse = nodewise_inverse(sums.hessian, is_free, nodewise_penalty(rows, int((~is_free).sum())))
     own = w[design.columns]
     nonzero = np.flatnonzero(own)
     names = [design.names[k] for k, place in enumerate(design.weights_of(np.arange(len(own)))) if place in nonzero]

@@ -78,6 +78,8 @@ def _select_and_write(run: PathRun, record: Record, stop: Stop) -> dict[str, Any
 class PartFiles(Cache):
     """Intermediate results in files of a record."""
 
+    is_persistent = True
+
     def __init__(self, folder: Path, written_by: str, check: Callable[[], None]) -> None:
         self.folder, self.written_by, self.check = folder, written_by, check
 

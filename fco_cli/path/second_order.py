@@ -10,32 +10,32 @@ For a squared loss, the loss, gradient and Hessian at one model determine all so
 
 With many parameters and a sparse regularizer, the path is divided into stages of similar strengths. The Hessian is
 that of a working set: non-zero weights, and those whose gradient exceeds the penalty of a strength of the stage, at the
-end of the previous stage or at a later model. Every gradient is complete, so that no violation remains.
+end of the previous stage or at a later model. Gradients at the solutions are complete, so that no violation remains.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fco_cli.errors import UserError
+from fco_cli.memory_limit import in_units
+from fco_cli.path.fit import MAX_ANCHORS, SHORTEST_STEP, STAGE_ANCHORS, Fit
 from fco_cli.path.round import Evaluate, Request, evaluate_round
 from fco_cli.path.solve import Checkpoint, Part, Solutions, unpenalized_mask
 from fco_cli.path.working_set import penalty_bounds, uses_working_set, with_largest
-from fco_cli.problem.certificate import GAP
-from fco_cli.problem.curvature import Quadratic
+from fco_cli.problem.curvature import Quadratic, packed_size
 from fco_cli.problem.layout import Array, Numbers
+from fco_cli.problem.moments import warn_of_lost_digits
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.quadratic_solver import minimize_quadratic, scalar_forms
+from fco_cli.problem.quadratic_solver import minimize_quadratic
 from fco_cli.simulation.evaluate import residual_threshold
 
+log = logging.getLogger(__name__)
+
 ANCHOR_BYTES = 64 * 2**20  # of the Hessians in a round
-MAX_ANCHORS, STAGE_ANCHORS = 12, 4  # of a fit in a round; with a working set, whose strengths are similar
-FIRST_ROUNDS = 3  # at the anchors only; their quadratics then determine first guesses for all other strengths
-SUFFICIENT_DECREASE, SHORTEST_STEP = 1e-4, 2.0**-30
 MAX_NEWTON_STEPS, NULL_TOLERANCE = 50, 1e-12  # of the null model, relative to the first gradient
-FAST = 0.05  # factor on all residuals in a round, with which the last Hessians of a working set are used again
 STAGE_RATIO = 0.5  # smallest strength of a stage, relative to the largest
 
 
@@ -80,168 +80,6 @@ def _is_smaller(one: Array, other: Array) -> bool:
     return bool(np.linalg.norm(one) < np.linalg.norm(other))
 
 
-class Fit:
-    """Models of one fit for the strengths of a stage, advanced by one round at a time.
-
-    Parameters
-    ----------
-    problem, numbers
-        Problem of the fit and the parameters of psi [J].
-    start
-        First models [J, P]; [1, P] if all begin at the same one.
-    columns
-        First working set; None for the whole Hessian.
-    """
-
-    STATE = (
-        "columns", "hessian_columns", "hessians", "anchors", "w", "trial", "direction", "step", "slope", "gradient",
-        "value", "objective", "residual", "rounds", "converged", "failed", "waiting", "received", "is_shared",
-        "needs_hessians",
-    )  # fmt: skip
-
-    def __init__(self, problem: Problem, numbers: Numbers, start: Array, columns: Array | None, tolerance: float):
-        self.problem, self.numbers, self.columns, self.tolerance = problem, numbers, columns, tolerance
-        jobs, size = len(numbers), problem.layout.size
-        self.is_shared = len(start) < jobs  # in the first round
-        self.w = np.repeat(start, jobs // len(start), axis=0)
-        self.trial, self.direction = self.w.copy(), np.zeros((jobs, size))
-        self.step, self.slope = np.ones(jobs), np.zeros(jobs)
-        self.gradient, self.value = np.zeros((jobs, size)), np.zeros(jobs)
-        self.objective, self.residual = np.full(jobs, np.inf), np.full(jobs, np.inf)
-        self.rounds, self.converged, self.failed = np.zeros(jobs, int), np.zeros(jobs, bool), np.zeros(jobs, bool)
-        self.anchors, self.hessians = np.empty(0, int), np.empty((0, 0, 0))
-        self.hessian_columns = columns
-        self.needs_hessians, self.received = True, 0
-        self.waiting = np.zeros(jobs, bool)  # for the anchors
-        if self.is_shared:
-            self.waiting[:] = True
-            self.waiting[evenly_spaced(jobs, MAX_ANCHORS if columns is None else STAGE_ANCHORS)] = False
-        if columns is not None:
-            self.forms = scalar_forms(problem, numbers, np.arange(size))
-
-    @property
-    def active(self) -> Array:
-        """Indices of the jobs that have neither converged nor failed and do not wait for others."""
-        return np.flatnonzero(~(self.converged | self.failed | self.waiting))
-
-    @property
-    def state(self) -> Part:
-        """Everything that changes with the rounds."""
-        values = {name: getattr(self, name) for name in self.STATE}
-        return {name: np.asarray(value) for name, value in values.items() if value is not None}
-
-    def restore(self, state: Part) -> None:
-        """Replace the state by a stored one."""
-        for name, value in state.items():
-            setattr(self, name, value if value.ndim else value.item())
-
-    def request(self, anchors: int) -> Request:
-        """Return the models of the next round, with at most `anchors` Hessians."""
-        jobs = self.active[:1] if self.is_shared else self.active
-        curved = np.zeros(len(jobs), bool)
-        if self.needs_hessians:
-            curved[evenly_spaced(len(jobs), anchors)] = True
-        self.sent, self.curved = jobs, curved
-        return Request(self.problem, self.trial[jobs], curved, self.columns)
-
-    def receive(self, answer: Quadratic, round_number: int) -> None:
-        """Accept or shorten the last steps, and compute the next ones."""
-        jobs, problem = self.active, self.problem
-        value, gradient = answer.value, answer.gradient
-        if self.is_shared:
-            value, gradient = np.repeat(value, len(jobs)), np.repeat(gradient, len(jobs), axis=0)
-        with np.errstate(all="ignore"):
-            objective = value + problem.psi(self.trial[jobs], self.numbers[jobs])
-            residual = problem.kkt_residual(self.trial[jobs], gradient, self.numbers[jobs])
-            is_lower = objective <= self.objective[jobs] + SUFFICIENT_DECREASE * self.step[jobs] * self.slope[jobs]
-            is_accepted = (is_lower | (residual < self.residual[jobs] / 2)) & np.isfinite(objective + residual)
-        if not is_accepted.any() and np.isinf(self.objective[jobs]).any():
-            raise UserError("path: the initial objective or its gradient overflows; rescale the data")
-        self.rounds[jobs] = round_number
-        accepted = jobs[is_accepted]
-        previous = self.residual[accepted]
-        self.w[accepted], self.value[accepted] = self.trial[accepted], value[is_accepted]
-        self.gradient[accepted] = gradient[is_accepted]
-        self.objective[accepted], self.residual[accepted] = objective[is_accepted], residual[is_accepted]
-        usable = np.isfinite(answer.hessian).all(axis=(1, 2)) & np.isin(self.sent[self.curved], accepted)
-        if usable.any():
-            self.anchors, self.hessians = self.sent[self.curved][usable], answer.hessian[usable]
-            self.hessian_columns = self.columns
-        rejected = jobs[~is_accepted]
-        self.step[rejected] /= 2
-        self.failed[rejected] = self.step[rejected] < SHORTEST_STEP
-        self._compute_steps(accepted)
-        self.trial[rejected] = self.w[rejected] + self.step[rejected, None] * self.direction[rejected]
-        self.is_shared = False
-        self.received += 1
-        if self.waiting.any() and (self.received >= FIRST_ROUNDS or not len(self.active)):
-            self._start_waiting()
-        if self.columns is not None:
-            before = len(self.columns)
-            self._extend_columns()
-            is_slow = bool((self.residual[accepted] > FAST * previous).any()) or len(accepted) < len(jobs)
-            self.needs_hessians = len(self.columns) > before or is_slow
-
-    def _start_waiting(self) -> None:
-        """Start the waiting jobs at the model of the nearest other job, with its loss and gradient."""
-        jobs, others = np.flatnonzero(self.waiting), np.flatnonzero(~self.waiting)
-        nearest = others[np.abs(others - jobs[:, None]).argmin(axis=1)]
-        self.waiting[:] = False
-        for array in (self.w, self.value, self.gradient, self.rounds):
-            array[jobs] = array[nearest]
-        numbers = self.numbers[jobs]
-        self.objective[jobs] = self.value[jobs] + self.problem.psi(self.w[jobs], numbers)
-        self.residual[jobs] = self.problem.kkt_residual(self.w[jobs], self.gradient[jobs], numbers)
-        self._compute_steps(jobs)
-
-    def _compute_steps(self, jobs: Array) -> None:
-        """Minimize the quadratic models of jobs at accepted points, and test their convergence."""
-        problem, numbers = self.problem, self.numbers[jobs]
-        columns = self.hessian_columns
-        gradient, forms = self.gradient[jobs], None
-        if columns is not None:
-            assert self.forms is not None
-            gradient, forms = gradient[:, columns], self.forms[:, jobs][:, :, columns]
-        self.trial[jobs] = minimize_quadratic(
-            problem, numbers, self.hessians, gradient, self.w[jobs], columns,
-            between=self._neighbors(jobs), forms=forms,
-        )  # fmt: skip
-        self.direction[jobs] = self.trial[jobs] - self.w[jobs]
-        change = problem.psi(self.trial[jobs], numbers) - problem.psi(self.w[jobs], numbers)
-        self.slope[jobs] = np.minimum((self.gradient[jobs] * self.direction[jobs]).sum(axis=1) + change, 0.0)
-        self.step[jobs] = 1.0
-        allowed_gap = GAP * self.tolerance * np.abs(self.objective[jobs])
-        allowed_gap = np.maximum(allowed_gap, np.finfo(float).eps * np.abs(self.value[jobs]))
-        is_small = self.residual[jobs] <= residual_threshold(problem, numbers, self.tolerance)
-        self.converged[jobs] = is_small & (-self.slope[jobs] <= allowed_gap)
-
-    def _neighbors(self, jobs: Array) -> tuple[Array, Array]:
-        """Return the indices [2, n] of the anchors on both sides of jobs, and the shares [n] of the second ones."""
-        right = np.clip(np.searchsorted(self.anchors, jobs), 0, len(self.anchors) - 1)
-        left = np.where(self.anchors[right] > jobs, np.maximum(right - 1, 0), right)
-        distance = np.maximum(self.anchors[right] - self.anchors[left], 1)
-        return np.stack([left, right]), np.clip((jobs - self.anchors[left]) / distance, 0, 1)
-
-    def _extend_columns(self) -> None:
-        """Add the weights that violate the optimality conditions of a job to the working set, the worst first."""
-        assert self.columns is not None
-        jobs = self.active
-        assert self.forms is not None
-        excess = np.abs(self.gradient[jobs]) - self.forms[0, jobs]
-        excess = np.where(self.w[jobs] == 0, excess, 0.0).max(axis=0, initial=0)
-        self.columns = with_largest(self.columns, excess)
-
-    @property
-    def solutions(self) -> Solutions:
-        scale = self.problem.kkt_scale(self.numbers)
-        return Solutions(self.w, self.rounds, self.residual / scale, self.converged, self.value)
-
-
-def evenly_spaced(count: int, most: int) -> Array:
-    """Return at most `most` indices of 0 to count - 1, with the first and the last."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
-
-
 def solve_second_order(
     problems: Sequence[Problem],
     numbers: Numbers,
@@ -256,6 +94,7 @@ def solve_second_order(
     checkpoint = checkpoint or Checkpoint()
     state = checkpoint.load()
     with_set = [uses_working_set(problem) for problem in problems]
+    _log_sizes(problems, len(numbers), any(with_set))
     stages = stages_of(strengths) if any(with_set) else [slice(0, len(numbers))]
     starts = [problem.model.initial()[None] for problem in problems]
     parts: list[list[Solutions]] = [[] for _ in problems]
@@ -290,6 +129,26 @@ def solve_second_order(
             part.append(fit.solutions)
         starts, last = [fit.w[-1:] for fit in fits], fits
     return [Solutions.joined(part) for part in parts]
+
+
+def _log_sizes(problems: Sequence[Problem], strengths: int, with_set: bool) -> None:
+    """Log the bounds on the numbers of a round."""
+    fits, size = len(problems), max(problem.layout.size for problem in problems)
+    models = f"{fits * strengths:,} models of {fits} fits, {in_units(8 * fits * strengths * size)}"
+    if with_set:
+        limit = in_units(ANCHOR_BYTES)
+        log.info(
+            "a round has up to %s of gradients, and Hessians of working sets, up to %s or two of a fit", models, limit
+        )
+        return
+    anchors = min(max_anchors(fits * size**2), strengths)
+    hessians = in_units(8 * fits * anchors * packed_size(size))
+    log.info("a round has up to %s of gradients, and %d Hessians of a fit, %s", models, anchors, hessians)
+
+
+def max_anchors(entries: int) -> int:
+    """Return the number of Hessians of every fit in a round, for the `entries` of one Hessian of all fits."""
+    return max(2, min(MAX_ANCHORS, ANCHOR_BYTES // (8 * max(entries, 1))))
 
 
 def _state_of(stage: int, begun: int, done: int, parts: list[list[Solutions]], fits: list[Fit]) -> Part:
@@ -327,8 +186,8 @@ def advance(
     while (active := [fit for fit in fits if len(fit.active)]) and done < last_round:
         done += 1
         size = sum((fit.problem.layout.size if fit.columns is None else len(fit.columns)) ** 2 for fit in active)
-        anchors = max(2, min(MAX_ANCHORS, ANCHOR_BYTES // (8 * size)))
-        requests = [fit.request(anchors if fit.columns is None else STAGE_ANCHORS) for fit in active]
+        anchors = max_anchors(size)
+        requests = [fit.request(anchors if fit.columns is None else min(STAGE_ANCHORS, anchors)) for fit in active]
         answers = evaluate(requests)
         for fit, answer in zip(active, answers, strict=True):
             fit.receive(answer, done)
@@ -365,6 +224,7 @@ def solve_by_moments(
     starts = [problem.model.initial()[None] for problem in problems]
     one = np.ones(1, bool)
     answers = evaluate([Request(problem, w, one, None) for problem, w in zip(problems, starts, strict=True)])
+    warn_of_lost_digits(answer.hessian[0] for answer in answers)
     return [
         _solve_moments(problem, numbers, tolerance, w, answer)
         for problem, w, answer in zip(problems, starts, answers, strict=True)

@@ -176,6 +176,8 @@ def _smallest_sufficient(is_enough: Callable[[float], bool]) -> float | None:
 class Cache:
     """Storage of intermediate results; this one stores nothing."""
 
+    is_persistent = False
+
     def load(self, name: str) -> Part | None:
         """Return a stored part, or None."""
         return None
@@ -196,8 +198,8 @@ class Checkpoint:
         return self.cache.load(self.name)
 
     def store(self, state: Callable[[], Part]) -> None:
-        """Store the state, unless another one was stored a moment ago."""
-        if time.monotonic() - self.stored_at >= STORE_SECONDS:
+        """Store the state, unless nothing is stored or another one was stored a moment ago."""
+        if self.cache.is_persistent and time.monotonic() - self.stored_at >= STORE_SECONDS:
             self.cache.store(self.name, state())
             self.stored_at = time.monotonic()
 

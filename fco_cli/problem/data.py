@@ -140,6 +140,7 @@ class QuadraticQuestion(NamedTuple):
     w: Array  # [J, P]
     hessians: int  # number of models with a Hessian
     columns: Array | None = None  # sorted indices of weights, to which the Hessians are restricted
+    is_narrow: bool = False  # all other weights are 0, and gradients [J, A] are restricted to the columns as well
 
 
 class RemoteRows(ClientData, ABC):

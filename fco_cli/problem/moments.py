@@ -7,7 +7,9 @@ in the Frobenius norm, and every distinct entry of the sum gets noise once.
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -16,9 +18,38 @@ from fco_cli.kernels.products import two_norm
 from fco_cli.problem.client_curvature import index_in_triangle, pad_triangle
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import row_kernels
+from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.losses.base import on_row
 from fco_cli.problem.private_descent import noise_scale
+
+log = logging.getLogger(__name__)
+
+FAR_FROM_CENTER = 1e-6  # variance of a column, relative to its second moment, below which sums lose too many digits
+
+
+def centered_moments(matrix: Array) -> Array:
+    """Return the centered second moments [P - 1, P - 1] of the features from those of (x, 1) [P, P]."""
+    means = matrix[:-1, -1]
+    return matrix[:-1, :-1] - np.outer(means, means) / max(matrix[-1, -1], np.finfo(float).tiny)
+
+
+def warn_of_lost_digits(matrices: Iterable[Array]) -> None:
+    """Warn once if the second moments of (x, 1) determine the variance of a column to less than ten digits."""
+    fewest = np.inf
+    columns: set[int] = set()
+    for matrix in matrices:
+        moments = matrix.diagonal()[:-1]
+        ratios = np.divide(centered_moments(matrix).diagonal(), moments, out=np.ones_like(moments), where=moments > 0)
+        columns |= set(np.flatnonzero(ratios < FAR_FROM_CENTER).tolist())
+        fewest = min(fewest, float(ratios.min(initial=1.0)))
+    if columns:
+        digits = max(0, math.floor(16 + math.log10(fewest))) if fewest > 0 else 0
+        log.warning(
+            "moments: %d columns are constant, or their means exceed 1,000 times their standard deviations, so that "
+            "the sums determine their variances to about %d of 16 digits; center the columns (task.standardize=true)",
+            len(columns), digits,
+        )  # fmt: skip
 
 
 @kernel

@@ -264,7 +264,6 @@ def minimize_quadratic(
     chain: int = 1,
     start: Array | None = None,
     between: tuple[Array, Array] | None = None,
-    forms: Array | None = None,
 ) -> Array:
     """Return the minimizers [J, P] of g'd + d'Hd / 2 + psi(w + d); the bits of a job do not depend on other jobs.
 
@@ -285,38 +284,22 @@ def minimize_quadratic(
     between
         Indices [2, J] of two of the K matrices and shares [J] of the second one, between which the Hessian of every job
         is interpolated.
-    forms
-        `scalar_forms` of the columns, if the caller has them.
     """
     w = np.ascontiguousarray(w, dtype=float)
     hessian, gradient = (np.ascontiguousarray(array, dtype=float) for array in (hessian, gradient))
-    if between is None:
-        assert len(w) % len(hessian) == 0
-        between = np.tile(np.arange(len(w)) // (len(w) // len(hessian)), (2, 1)), np.zeros(len(w))
-    places, shares = between
     assert len(w) % chain == 0
     part = np.arange(w.shape[1]) if columns is None else columns
     solutions = (w if start is None else np.asarray(start, dtype=float)).copy()
-    if forms is None:
-        forms = scalar_forms(problem, numbers, part)
+    forms = scalar_forms(problem, numbers, part)
     if forms is not None:
-        minimize, own = specialize(minimize_separable, parallel=True), np.ascontiguousarray(solutions[:, part])
-        minimize(
-            hessian,
-            places,
-            shares,
-            gradient,
-            np.ascontiguousarray(w[:, part]),
-            np.ascontiguousarray(forms),  # one memory layout, for which the kernel is compiled
-            max(tolerance, 8 * EPS),
-            chain,
-            own,
+        solutions[:, part] = minimize_scalar_forms(
+            hessian, gradient, w[:, part], forms, tolerance, chain, solutions[:, part], between
         )
-        solutions[:, part] = own
         return solutions
     require(
         columns is None, "regularizer", problem.regularizer.name, "coordinate-separable to use a part of the weights"
     )
+    places, shares = _without_interpolation(len(w), len(hessian)) if between is None else between
     for j in range(len(w)):
         (left, right), share = hessian[places[:, j]], shares[j]
         own_hessian = (1 - share) * left + share * right if share else left
@@ -324,6 +307,34 @@ def minimize_quadratic(
         first = solutions[j - 1] if j % chain else solutions[j]
         solutions[j] = job.minimize(first, max(tolerance, 8 * EPS))
     return solutions
+
+
+def minimize_scalar_forms(
+    hessian: Array,
+    gradient: Array,
+    w: Array,
+    forms: Array,
+    tolerance: float = TOLERANCE,
+    chain: int = 1,
+    start: Array | None = None,
+    between: tuple[Array, Array] | None = None,
+) -> Array:
+    """Return the minimizers [J, A] for a psi of the given `scalar_forms` [4, J, A], from w [J, A].
+
+    All other parameters are those of `minimize_quadratic`, restricted to its columns.
+    """
+    solutions = np.array(w if start is None else start, dtype=float, order="C")
+    hessian, gradient, w, forms = (np.ascontiguousarray(array, dtype=float) for array in (hessian, gradient, w, forms))
+    places, shares = _without_interpolation(len(w), len(hessian)) if between is None else between
+    minimize = specialize(minimize_separable, parallel=True)
+    minimize(hessian, places, shares, gradient, w, forms, max(tolerance, 8 * EPS), chain, solutions)
+    return solutions
+
+
+def _without_interpolation(jobs: int, matrices: int) -> tuple[Array, Array]:
+    """Return the matrix of every job, twice, and shares of 0; consecutive jobs have the same one."""
+    assert jobs % matrices == 0
+    return np.tile(np.arange(jobs) // (jobs // matrices), (2, 1)), np.zeros(jobs)
 
 
 def scalar_forms(problem: Problem, numbers: Numbers, columns: Array) -> Array | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fco_cli.algorithms.one_shot import minimize_locally, nodewise_inverse
+from fco_cli.algorithms.one_shot import minimize_locally
 from fco_cli.errors import UserError
 from fco_cli.problem.problem import Problem
 
@@ -81,18 +81,6 @@ def test_more_rounds_of_csl_reduce_its_error(make_problem, regularizer, one_roun
     problem = make_problem(regularizer("l1", strength=0.02), sizes=(90, 80, 100))
     errors = [residual_of(problem, one_round("csl", problem, rounds)) for rounds in (1, 5)]
     assert errors[1] < errors[0] / 4
-
-
-def test_nodewise_lasso_inverts_a_matrix():
-    random = np.random.default_rng(0)
-    rows = random.standard_normal((200, 5)) @ random.standard_normal((5, 5))
-    matrix, everything = rows.T @ rows / 200, np.ones(5)
-    np.testing.assert_allclose(nodewise_inverse(matrix, 1e-12, everything) @ matrix, np.eye(5), atol=1e-7)
-    few = rows[:3].T @ rows[:3] / 3
-    unit = few / np.sqrt(np.outer(few.diagonal(), few.diagonal()))
-    strength = 0.1  # |Theta_j H - e_j| <= strength / tau_j^2, the bound of the lasso's optimality conditions
-    inverse = nodewise_inverse(unit, strength, everything)
-    assert (np.abs(inverse @ unit - np.eye(5)) <= strength * inverse.diagonal()[:, None] + 1e-9).all()
 
 
 def test_a_feature_of_zeros_gets_no_weight(make_problem, regularizer, one_round):

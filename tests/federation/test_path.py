@@ -22,6 +22,8 @@ from fco_cli.federation.coordinator.task import CustomAtSites
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import preset
 from fco_cli.federation.site.audit import read_entries
+from fco_cli.federation.site.evaluation import SiteEvaluator
+from fco_cli.path import working_set
 from fco_cli.path.record import run_path
 from fco_cli.path.select import Selection, select
 from fco_cli.problem.data import FoldAssignment, HeldOut
@@ -322,6 +324,30 @@ def test_hessians_make_a_path_exact_in_few_round_trips(composed, at_sites, hospi
     np.testing.assert_array_equal(local.path.train_losses, remote.path.train_losses)
     np.testing.assert_array_equal(local.curve.mean, remote.curve.mean)
     assert [line["client"] for line in remote.clients] == ["all clients", *NAMES] * 2
+
+
+def test_a_working_set_gives_the_bits_of_the_simulation(composed, at_sites, hospitals, monkeypatch):
+    """Sites send gradients of the working set, and complete ones where it may have to grow."""
+    monkeypatch.setattr(working_set, "FULL_HESSIAN", 3)
+    monkeypatch.setattr(working_set, "EXTENSION", 1)
+    widths = set()
+    quadratic = SiteEvaluator._quadratic
+
+    def counting(self, models, data, w, weight):
+        arrays = quadratic(self, models, data, w, weight)
+        widths.add((models.narrow, arrays["gradient"].shape[1] < w.shape[1]))
+        return arrays
+
+    monkeypatch.setattr(SiteEvaluator, "_quadratic", counting)
+    overrides = ("task.loss=logistic", *EXACT, "path.strengths=4", "path.folds=2")
+    local = select_at(composed(*overrides, f"task.path={hospitals('logistic') / 'pooled.npz'}"))
+    remote = select_at(at_sites("logistic", *overrides))
+    assert (True, True) in widths
+    assert (False, False) in widths
+    assert remote.path.converged.all()
+    np.testing.assert_array_equal(local.path.models, remote.path.models)
+    np.testing.assert_array_equal(local.path.residuals, remote.path.residuals)
+    np.testing.assert_array_equal(local.curve.mean, remote.curve.mean)
 
 
 @pytest.mark.ci

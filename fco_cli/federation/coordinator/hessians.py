@@ -28,24 +28,31 @@ ROUNDING = 1e-9  # largest magnitude of a negative eigenvalue of a Hessian, rela
 
 @dataclass(frozen=True)
 class HessianQuestion(Question):
-    """Models of one fit, the Hessian at the first `hessians` of them, restricted to `columns`."""
+    """Models of one fit, the Hessian at the first `hessians` of them, restricted to `columns` (QuadraticQuestion)."""
 
     hessians: int
     columns: Array | None
+    is_narrow: bool = False
 
     @classmethod
     def of(cls, asked: QuadraticQuestion) -> HessianQuestion:
         assert isinstance(asked.data, SiteRows)
-        return cls(asked.data, asked.w, asked.weights, asked.hessians, asked.columns)
+        return cls(asked.data, asked.w, asked.weights, asked.hessians, asked.columns, asked.is_narrow)
 
     def head(self) -> dict[str, Any]:
         columns = None if self.columns is None else self.columns.tolist()
-        return super().head() | {"hessians": self.hessians, "columns": columns}
+        return super().head() | {"hessians": self.hessians, "columns": columns, "narrow": self.is_narrow}
 
     @property
-    def key(self) -> tuple[bytes, bytes]:
+    def key(self) -> tuple[bytes, bytes, bool]:
         """Key of the answer about a single model."""
-        return self.w.tobytes(), b"" if self.columns is None else self.columns.astype(np.int64).tobytes()
+        columns = b"" if self.columns is None else self.columns.astype(np.int64).tobytes()
+        return self.w.tobytes(), columns, self.is_narrow
+
+    @property
+    def width(self) -> int:
+        """Number of entries of a gradient."""
+        return len(self.columns) if self.is_narrow and self.columns is not None else self.w.shape[1]
 
     @property
     def packed(self) -> int:
@@ -56,7 +63,7 @@ class HessianQuestion(Question):
         """Return the specs of a response; `value` is infinite for a model that has overflowed."""
         specs = {
             "value": ArraySpec((len(self.w),), low=0, finite=False),
-            "gradient": ArraySpec(self.w.shape, finite=False),
+            "gradient": ArraySpec((len(self.w), self.width), finite=False),
         }
         return specs | {array: ArraySpec((self.hessians, self.packed), finite=False) for array in self.symmetric}
 
@@ -75,7 +82,7 @@ class HessianQuestion(Question):
 class ScoreQuestion(HessianQuestion):
     """One model with its Hessian and sums of outer products of gradients (`score_products.py`)."""
 
-    with_clients: bool
+    with_clients: bool = False
 
     @property
     def exponent(self) -> int:
@@ -107,13 +114,14 @@ def request_quadratics(asked: Sequence[QuadraticQuestion]) -> list[Quadratic]:
             answers[k] = quadratic = _sum(one, response)
             if len(one.w) == 1:
                 one.rows.quadratics[one.key] = quadratic
-                one.rows.gradients[one.w.tobytes()] = Evaluation(quadratic.value, quadratic.gradient, None)
+                if not one.is_narrow:
+                    one.rows.gradients[one.w.tobytes()] = Evaluation(quadratic.value, quadratic.gradient, None)
     return [answer for answer in answers if answer is not None]
 
 
 def _request(questions: Sequence[HessianQuestion]) -> list[AnyResponses]:
     """Return the sites' responses, checked one by one if they are not masked."""
-    numbers = sum(len(one.w) * (1 + one.w.shape[1]) + one.matrices * one.packed for one in questions)
+    numbers = sum(len(one.w) * (1 + one.width) + one.matrices * one.packed for one in questions)
     sites = max(len(one.rows.names) for one in questions)
     if 8 * numbers * sites > MAX_MESSAGE_BYTES:
         limit = f"the limit of a message is {MAX_MESSAGE_BYTES / 1e9:.1f} GB"
@@ -157,7 +165,7 @@ def _sum(question: HessianQuestion, answer: AnyResponses) -> Quadratic:
 def request_score_products(asked: QuadraticQuestion, with_clients: bool) -> tuple[Quadratic, ScoreProducts]:
     """Return F, its gradient and Hessian at one model, and sums over the sites of outer products of gradients."""
     assert isinstance(asked.data, SiteRows)
-    question = ScoreQuestion(asked.data, asked.w, asked.weights, 1, asked.columns, with_clients)
+    question = ScoreQuestion(asked.data, asked.w, asked.weights, 1, asked.columns, with_clients=with_clients)
     (answer,) = _request([question])
     with np.errstate(over="ignore", invalid="ignore"):
         sums = {name: ordered_sum(answer.array(name)) for name in question.products}

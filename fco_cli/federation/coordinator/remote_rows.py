@@ -49,8 +49,8 @@ class SiteRows(RemoteRows):
     hessian_limits: dict[str, int | None] = field(kw_only=True)  # by site, parameters of a Hessian; None: no limit
     estimating: list[str] = field(default_factory=list, kw_only=True)  # sites that take part in fits of their own
     last: dict[bytes, Known] = field(default_factory=dict, kw_only=True)  # last evaluation, by model
-    quadratics: dict[tuple[bytes, bytes], Quadratic] = field(default_factory=dict, kw_only=True)
-    # answers about single models, by model and columns
+    quadratics: dict[tuple[bytes, bytes, bool], Quadratic] = field(default_factory=dict, kw_only=True)
+    # answers about single models, by model, columns and width of the gradient
     gradients: dict[bytes, Evaluation] = field(default_factory=dict, kw_only=True)  # the same, without Hessians
     shares_sums: dict[str, bool] = field(default_factory=dict, kw_only=True)  # by site, set by its first response
     unevaluated: list[str] = field(default_factory=list, kw_only=True)  # sites missing in the last evaluation

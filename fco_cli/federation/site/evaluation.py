@@ -23,6 +23,8 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.losses.base import on_row
+from fco_cli.problem.models.linear import Linear
+from fco_cli.problem.narrow import narrow
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers.penalties import NoRegularizer
 from fco_cli.problem.risk import DataRisk, scores_of
@@ -86,13 +88,16 @@ class SiteEvaluator:
                 size = self._fit(one).linear().layout.size
                 if one.columns is not None and one.columns[-1] >= size:
                     raise BadMessage(f"columns: must be below {size}, the number of parameters")
+                if one.narrow:
+                    _check_narrow(one, self._fit(one).linear(), models[one.fit])
                 check_alone(one, self.site_data.name, self._fit(one).sites, self.disclosure)
                 if one.hessians:
                     remedy = "use a path.algo without Hessians, or fewer columns for experiment=glm"
                     self.disclosure.check_parameters(size, len(data.y), remedy)
                 matrices = one.hessians + (0 if one.scores is None else 1 + one.scores.clients)
-                packed = packed_size(size if one.columns is None else len(one.columns))
-                numbers, jobs = numbers + one.jobs * (1 + size) + matrices * packed, jobs + one.jobs
+                own = size if one.columns is None else len(one.columns)
+                gradients = one.jobs * (1 + (own if one.narrow else size))
+                numbers, jobs = numbers + gradients + matrices * packed_size(own), jobs + one.jobs
         self.policy.check_numbers(numbers)
         self.disclosure.charge(numbers, evaluations=jobs)
         self._check_steepness(request.fits, rows, models)
@@ -192,14 +197,17 @@ class SiteEvaluator:
         return _with_infinite_values(arrays)
 
     def _quadratic(self, models: CurvedModels, data: ClientData, w: Array, weight: float) -> Arrays:
-        """Return value [J], gradient [J, P] and packed Hessians [K, A (A + 1) / 2] of the first K models.
+        """Return value [J], gradient [J, P], or [J, A] if narrow, and packed Hessians [K, A (A + 1) / 2].
 
         If requested, outer products of gradients at the first model are added.
         """
         model, weights, count = self._fit(models).linear(), np.array([weight]), models.hessians
+        columns = None if models.columns is None else np.array(models.columns)
+        if models.narrow:
+            assert columns is not None
+            (data, model), w, columns = narrow(data, model, columns), w[:, columns], None
         value, gradient = np.empty(len(w)), np.empty(w.shape)
         arrays, matrices = {"value": value, "gradient": gradient}, Arrays()
-        columns = None if models.columns is None else np.array(models.columns)
         if models.scores is not None:
             matrices |= score_arrays(models.scores, self._loss, model, data, weight, w[0], columns)
         if count:
@@ -252,6 +260,13 @@ class SiteEvaluator:
             known = self._metric_sums(request)
             numbers += (request.spread and shared) + (0 if known is None else known.width)
         return numbers
+
+
+def _check_narrow(request: CurvedModels, model: Linear, w: Array) -> None:
+    """Raise BadMessage unless a model of the columns alone has the same scores."""
+    assert request.columns is not None
+    if model.outputs != 1 or request.columns[-1] != model.features or np.delete(w, request.columns, axis=1).any():
+        raise BadMessage("narrow: needs one output, the bias as the last column, and zeros in all other columns")
 
 
 def _with_infinite_values(arrays: Arrays) -> Arrays:

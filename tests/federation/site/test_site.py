@@ -21,6 +21,7 @@ from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy, preset
 from fco_cli.federation.site.data import sent_task
 from fco_cli.federation.site.site import Site
+from fco_cli.problem.data import QuadraticQuestion
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.engine import Setup
@@ -428,6 +429,15 @@ class TestResponses:
             problem.curvature(w)
         assert str(caught.value).startswith("site 'north': invalid response to 'hessian': the array ")
         assert reason in str(caught.value)
+
+    @pytest.mark.parametrize(("columns", "weight"), [([1, 5], 3), ([1, 3], 1)])
+    def test_a_narrow_request_that_would_change_the_scores(self, session, columns, weight):
+        """A weight outside the columns is not 0, or the columns lack the bias."""
+        problem, w = session[3], np.zeros((1, 6))
+        w[0, weight] = 1
+        asked = QuadraticQuestion(problem.data, problem.weights, w, 1, np.array(columns), True)
+        with pytest.raises(UserError, match="narrow: needs one output, the bias as the last column, and zeros"):
+            problem.data.curvature([asked])
 
     def test_a_loss_that_overflows_is_not_recorded_and_warned_about(self, session, caplog):
         """An honest site sends an infinite loss for a diverged model."""
