@@ -68,10 +68,11 @@ def attack_by_batches(attacker: Attacker, y: np.ndarray) -> np.ndarray:
     return least_squares(masks, sums, len(y)) / (y - 0.5)[:, None]
 
 
+@pytest.mark.parametrize("policy", ["research", "demo"])
 @pytest.mark.parametrize("attack_by", [attack_by_folds, attack_by_batches])
-def test_linear_solves(attack, rows, attack_by):
+def test_linear_solves(attack, rows, attack_by, policy):
     x, y = rows
-    assert recovered(x, attack_by(attack(preset("demo")), y)) == 60
+    assert recovered(x, attack_by(attack(preset(policy)), y)) == 60
 
 
 @pytest.mark.parametrize("attack_by", [attack_by_folds, attack_by_batches])
