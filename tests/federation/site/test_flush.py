@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -49,27 +50,36 @@ def test_a_refusal_of_a_strict_site_is_on_disk(attack, flushed):
 
 def test_a_site_without_limits_flushes_within_a_second(attack, flushed, monkeypatch):
     assert files.FLUSH_SECONDS <= 1
-    monkeypatch.setattr(files, "FLUSH_SECONDS", 1e-3)
-    attacker = attack(preset("research"))
-    attacker.apply(attacker.prepare())
     timers = []
     monkeypatch.setattr(
         files.threading, "Timer", lambda seconds, function: timers.append((seconds, function)) or Idle()
     )
-    attacker.site.flusher.is_pending = False
-    flushed.clear()
+    attacker = attack(preset("research"))
+    attacker.apply(attacker.prepare())
     for _ in range(3):
         assert attacker.evaluate().kind == "evaluate"
     assert not flushed
-    ((seconds, function),) = timers  # one for all three answers
+    ((seconds, flush),) = timers  # one for all answers
     assert seconds == files.FLUSH_SECONDS
-    function()
+    flush()
     (audit, entries), (ledger, counts) = flushed
     assert (audit, entries) == ("audit.jsonl", attacker.site.audit.path.read_bytes())
     assert ledger == "counts.json"
     assert b'"evaluations":3,' in counts
     attacker.evaluate()
     assert len(timers) == 2
+
+
+def test_files_are_flushed_in_a_thread(flushed, monkeypatch, tmp_path):
+    monkeypatch.setattr(files, "FLUSH_SECONDS", 1e-3)
+    (tmp_path / "one").write_bytes(b"content")
+    delayed = files.DelayedFlush(tmp_path / "one", tmp_path / "removed")
+    delayed.start()
+    end = time.monotonic() + 60
+    while not flushed and time.monotonic() < end:
+        time.sleep(0.01)
+    assert flushed == [("one", b"content")]
+    assert not delayed.is_pending
 
 
 class Idle:
