@@ -10,6 +10,7 @@ import io
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ import yaml
 from fco_cli.errors import UserError
 
 PART = ".part-"  # in the names of temporary files
+FLUSH_SECONDS = 1.0
 FORMULA_MARKS = ("=", "+", "-", "@")
 
 
@@ -66,7 +68,7 @@ def _replace(path: Path, content: bytes, flush: bool) -> None:
                 os.fsync(file.fileno())
         temporary.replace(path)
         if flush:
-            _flush_folder(path.parent)
+            flush_folder(path.parent)
     except OSError as problem:
         with suppress(OSError):  # fails if the disk has become read-only
             temporary.unlink(missing_ok=True)
@@ -107,7 +109,42 @@ def write_all(file: io.FileIO, content: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_file(file: int, new_in: Path | None = None) -> None:
+    """Flush an open file to disk, and its name if it is new in a folder."""
+    getattr(os, "fdatasync", os.fsync)(file)  # macOS has no fdatasync
+    if new_in is not None:
+        flush_folder(new_in)
+
+
+class DelayedFlush:
+    """Flush of files to disk within FLUSH_SECONDS of `start`, in a thread."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.paths, self.lock, self.is_pending = paths, threading.Lock(), False
+
+    def start(self) -> None:
+        if self.is_pending:
+            return
+        with self.lock:
+            self.is_pending = True
+        timer = threading.Timer(FLUSH_SECONDS, self.flush)
+        timer.daemon = True
+        timer.start()
+
+    def flush(self) -> None:
+        """Flush now."""
+        with self.lock:
+            self.is_pending = False  # a file that is written from here on is flushed next time
+        for path in self.paths:
+            with suppress(FileNotFoundError):  # not written yet, or removed
+                file = os.open(path, os.O_RDONLY)
+                try:
+                    flush_file(file)
+                finally:
+                    os.close(file)
+
+
+def flush_folder(folder: Path) -> None:
     """Flush the names in a folder to disk, if the system supports it."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         return

@@ -14,7 +14,7 @@ import math
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,7 +28,8 @@ MAX_HEAD_BYTES = 128 * 2**20
 MAX_MAGNITUDE = 1e150  # magnitude of a loss, a gradient or a sum; beyond it, squares overflow
 
 Arrays = dict[str, Array]
-DType = Literal["float64", "float32", "int64", "uint64"]
+DTYPES = {name: np.dtype(name) for name in ("float64", "float32", "int64", "uint64")}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 Shape = Annotated[list[Annotated[int, msgspec.Meta(ge=1, lt=2**48)]], msgspec.Meta(max_length=8)]
 T = TypeVar("T")
 
@@ -65,12 +66,17 @@ class ArraySpec:
             raise BadMessage(f"the array {name} is {got}, must be {allowed}")
         if self.finite and not np.isfinite(values).all():
             raise BadMessage(f"the array {name} is not finite")
-        whole = not self.whole or bool((values == np.floor(values)).all())
-        above = (values > self.high) & (self.finite | (values != math.inf))
-        if not whole or (values < self.low).any() or above.any():
+        if not self._in_range(values):
             numbers = "whole numbers" if self.whole else "numbers"
             raise BadMessage(f"the array {name} must have {numbers} from {self.low:g} to {self.high:g}")
         return values.copy()
+
+    def _in_range(self, values: Array) -> bool:
+        if self.whole and (values != np.floor(values)).any():
+            return False
+        if self.low > -math.inf and (values < self.low).any():
+            return False
+        return self.high == math.inf or not ((values > self.high) & (self.finite | (values != math.inf))).any()
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Message:
     def packed(self) -> bytes:
         """Return the message as bytes."""
         arrays = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
-        shapes = {name: [values.dtype.name, *values.shape] for name, values in arrays.items()}
+        shapes = {name: [DTYPE_NAMES[values.dtype], *values.shape] for name, values in arrays.items()}
         text = json.dumps({"kind": self.kind, "head": self.head, "arrays": shapes}, allow_nan=False).encode()
         return b"".join([len(text).to_bytes(LENGTH, "big"), text, *(values.tobytes() for values in arrays.values())])
 
@@ -144,10 +150,13 @@ def reason_of(problem: Exception) -> str:
 
 
 def _declared(name: str, declared: list[Any]) -> tuple[np.dtype, tuple[int, ...]]:
+    dtype = DTYPES.get(declared[0]) if declared and isinstance(declared[0], str) else None
+    if dtype is None:
+        raise BadMessage(f"the array {name} has an invalid type, must be one of {', '.join(DTYPES)}")
     try:
-        return np.dtype(msgspec.convert(declared[:1], tuple[DType])[0]), tuple(msgspec.convert(declared[1:], Shape))
+        return dtype, tuple(msgspec.convert(declared[1:], Shape))
     except ValueError as problem:
-        raise BadMessage(f"the array {name} has an invalid type or shape: {reason_of(problem)}") from None
+        raise BadMessage(f"the array {name} has an invalid shape: {reason_of(problem)}") from None
 
 
 def _describe(dtype: np.dtype, shape: tuple[int, ...]) -> str:

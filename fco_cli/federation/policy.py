@@ -59,6 +59,7 @@ COMMENTS = {  # above the keys in `site.yaml`
     "share_accuracy": "numbers of correctly classified rows, and mean squared losses, for standard errors",
     "share_histograms": "of held-out scores, for the AUC, and of columns, for medians",
     "share_estimates": "estimates from this site's rows alone (meta-analysis); products of its gradient in masked sums",
+    "flush": "true: ledger and audit file are on disk before an answer is sent; false: within a second",
     "losses": "allowed losses",
     "algorithms": "allowed algorithms",
     "regularizers": "allowed regularizers",
@@ -100,6 +101,7 @@ class Policy:
     share_accuracy: bool = False
     share_histograms: bool = False
     share_estimates: bool = False
+    flush: bool = True
     losses: list[str] | None = None
     algorithms: list[str] | None = None
     regularizers: list[str] | None = None
@@ -190,6 +192,7 @@ _EXACT: dict[str, Any] = {
     "share_accuracy": True,
     "share_histograms": True,
     "share_estimates": True,
+    "flush": False,
     "colluding_sites": 0,
 }
 PRESETS = {

@@ -3,7 +3,7 @@
 SITES are 3 by default. With MASKED, sums are masked and need so many of the sites.
 
 Prints the seconds to the first round, and the median seconds and total processor time of a round, with and without an
-evaluation in each round.
+evaluation in each round. `speed_in_turns.py` compares two checkouts; it starts this file with `--in-turns`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from fco_cli.simulation.engine import Job, Setup, Simulation
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.tasks.tabular import Custom
 
+IN_TURNS = "--in-turns"
+BLOCK = 25  # rounds
 BITS = 40  # fraction bits of masked sums
 SIZES = {"east": 60, "north": 85, "south": 43, "west": 52}
 
 
 def main() -> None:
-    features, rounds = map(int, sys.argv[1:3])
-    sites = sorted(SIZES)[: int(sys.argv[3]) if len(sys.argv) > 3 else 3]
-    needed = int(sys.argv[4]) if len(sys.argv) > 4 else None
+    features, rounds, *more = (int(one) for one in sys.argv[1:] if one != IN_TURNS)
+    sites = sorted(SIZES)[: more[0] if more else 3]
+    needed = more[1] if len(more) > 1 else None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         data = files(Path(folder), features, sites)
         with Loopback(Path(folder) / "parties", data) as federation:
@@ -75,6 +77,9 @@ def measure(home: str, sites: list[str], rounds: int, needed: int | None) -> Non
         setup = Setup(bind_task, problem, hparams, 0, algorithm, clients=remote_clients(problem.data, hparams, 0))
         varying = Varying.from_rates(algorithm, psi, np.array([1e-5]), np.ones(1))
         simulation, seconds, used = Simulation(setup, [Job()], varying), [], 0.0
+        if IN_TURNS in sys.argv:
+            run_blocks(simulation)
+            continue
         while True:
             now = time.monotonic()
             if not simulation.advance():
@@ -89,6 +94,18 @@ def measure(home: str, sites: list[str], rounds: int, needed: int | None) -> Non
             f"evaluated every {every} rounds: median {np.median(seconds):.4f} s, fastest {min(seconds):.4f} s, "
             f"90 % below {np.quantile(seconds, 0.9):.4f} s; {used:.4f} s of processor time"
         )
+
+
+def run_blocks(simulation: Simulation) -> None:
+    """Run a block of rounds for every line `go` of the input and print the processor and wall seconds of a round."""
+    for _ in range(BLOCK):
+        simulation.advance()
+    print("ready", flush=True)
+    while sys.stdin.readline().strip() == "go":
+        used, now = processor_seconds(), time.monotonic()
+        for _ in range(BLOCK):
+            assert simulation.advance(), "more ROUNDS are needed"
+        print((processor_seconds() - used) / BLOCK, (time.monotonic() - now) / BLOCK, flush=True)
 
 
 def processor_seconds() -> float:

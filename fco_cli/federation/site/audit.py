@@ -12,6 +12,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import msgspec
 
 from fco_cli.errors import UserError
 from fco_cli.federation.message import Message
-from fco_cli.files import lock_file
+from fco_cli.files import flush_file, lock_file
 
 AUDIT_FILE = "audit.jsonl"  # in the party's folder
 HEAD_FILE = "audit.head"
@@ -56,61 +57,67 @@ class Head(msgspec.Struct):
     size: int = 0
 
 
-def append_entry(path: Path, kind: str, outcome: str, content: bytes = b"", **more: Any) -> None:
-    """Append the entry of a message to an audit file."""
+def append_entry(path: Path, kind: str, outcome: str, content: bytes = b"", flush: bool = False, **more: Any) -> None:
+    """Append the entry of a message to an audit file.
+
+    With `flush`, it is on disk when this function returns, and never after the head that counts it.
+    """
     at, digest = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), hashlib.sha256(content).hexdigest()
-    lock = os.open(path.with_name(HEAD_FILE), os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(_head_path(path), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         lock_file(lock)
-        head = _read_head(lock, path)
-        entry = Entry(at, kind, len(content), digest, outcome, number=head.entries + 1, **more)
-        body = msgspec.json.encode(entry)[: -len(b',"chain":""}')]
-        chain = _next_chain(head.chain, body)
-        size = _append_line(path, body + CHAIN + chain.encode() + b'"}\n')
-        if size > ROTATE_BYTES:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(file).st_size
+            head = _read_head(lock, file, size)
+            entry = Entry(at, kind, len(content), digest, outcome, number=head.entries + 1, **more)
+            body = msgspec.json.encode(entry)[: -len(b',"chain":""}')]
+            chain = _next_chain(head.chain, body)
+            end = _append_line(file, size, body + CHAIN + chain.encode() + b'"}\n')
+            if flush:
+                flush_file(file, new_in=None if size else path.parent)
+        finally:
+            os.close(file)
+        if end > ROTATE_BYTES:
             path.rename(path.with_name(f"audit.{len(_rotated(path)) + 1:06}.jsonl"))
-            size = 0
-        state = msgspec.json.encode(Head(head.entries + 1, chain, size))
+            end = 0
+        state = msgspec.json.encode(Head(head.entries + 1, chain, end))
         os.pwrite(lock, state.ljust(HEAD_BYTES), 0)
     finally:
         os.close(lock)  # releases the lock
 
 
-def _read_head(lock: int, path: Path) -> Head:
+@cache
+def _head_path(path: Path) -> str:
+    return str(path.with_name(HEAD_FILE))
+
+
+def _read_head(lock: int, file: int, size: int) -> Head:
     """Return the state of the chain; entries of an earlier version, without a chain, are hashed as a whole."""
-    text = os.pread(lock, HEAD_BYTES + 1, 0)
+    state = os.pread(lock, HEAD_BYTES + 1, 0)
     try:
-        head = msgspec.json.decode(text, type=Head) if text else Head(chain=_unchained(path))
+        head = msgspec.json.decode(state, type=Head) if state else Head(chain=_unchained(os.pread(file, size, 0)))
     except ValueError:  # damaged: `verify` reports it
         head = Head()
-    size = path.stat().st_size if path.exists() else 0
     if size > head.size > 0 or (size and head.entries and not head.size):
         # The process died between the entry and the head.
-        with path.open("rb") as file:
-            file.seek(head.size)
-            for line in file.read().splitlines():
-                if is_chained(line, head.chain):
-                    head = Head(head.entries + 1, line[-66:-2].decode(), size)
+        for line in os.pread(file, size - head.size, head.size).splitlines():
+            if is_chained(line, head.chain):
+                head = Head(head.entries + 1, line[-66:-2].decode(), size)
     return head
 
 
-def _append_line(path: Path, line: bytes) -> int:
+def _append_line(file: int, end: int, line: bytes) -> int:
     """Append a line, after an end of line if the last one is incomplete; return the size of the file."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        end = os.fstat(file).st_size
-        if end and os.pread(file, 1, end - 1) != b"\n":
-            line = b"\n" + line
-        if os.pwrite(file, line, end) < len(line):  # no space left
-            os.ftruncate(file, end)
-            raise OSError(f"{path}: no space left for the audit file")
-        return end + len(line)
-    finally:
-        os.close(file)
+    if end and os.pread(file, 1, end - 1) != b"\n":
+        line = b"\n" + line
+    if os.pwrite(file, line, end) < len(line):  # no space left
+        os.ftruncate(file, end)
+        raise OSError("no space left for the audit file")
+    return end + len(line)
 
 
-def _unchained(path: Path) -> str:
-    content = path.read_bytes() if path.exists() else b""
+def _unchained(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest() if content else ""
 
 
@@ -153,17 +160,20 @@ def verify(path: Path) -> int:
         raise UserError(f"{head_path}: not found; the audit file cannot be verified") from None
     except ValueError:
         raise UserError(f"{head_path}: is damaged; the audit file cannot be verified") from None
-    count, chain, before = 0, "", hashlib.sha256()
+    count, chain, before, broken = 0, "", hashlib.sha256(), list[str]()
     for one in (*_rotated(path), path):
         for number, line in enumerate(one.read_bytes().splitlines() if one.exists() else (), 1):
-            if is_chained(line, chain):
+            is_first = count == 0 and not broken
+            if is_chained(line, chain) or (is_first and is_chained(line, before.hexdigest())):
                 count, chain = count + 1, line[-66:-2].decode()
-            elif count == 0 and is_chained(line, before.hexdigest()):  # after entries of an earlier version
-                count, chain = 1, line[-66:-2].decode()
-            elif count == 0 and CHAIN not in line:
+            elif is_first and CHAIN not in line:  # an entry of an earlier version
                 before.update(line + b"\n")
             else:
-                raise UserError(f"{one}: line {number} was changed, or entries before it were removed or inserted")
+                broken.append(f"{one}: line {number} was changed, or entries before it were removed or inserted")
+                chain = line[-66:-2].decode(errors="replace")
+    if broken:
+        rest = f"; so were {len(broken) - 1} lines after it" if broken[1:] else "; all lines after it are intact"
+        raise UserError(f"{broken[0]}{rest}")
     if (count, chain) != (head.entries, head.chain):
         raise UserError(f"{path}: has {count} chained entries, {head.entries} were written; the others were removed")
     return count
@@ -194,17 +204,16 @@ def question_of(message: Message) -> Any:
 class Audit:
     """Audit file of a site in one session."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, flush: bool = False) -> None:
+        self.path, self.flush = path, flush
         self.session = self.analyst = ""
 
-    def write(self, kind: str, content: bytes, outcome: str, message: Message | None, answer: Message | None) -> None:
+    def write(
+        self, kind: str, content: bytes, outcome: str, message: Message | None, numbers: int = 0, answer_bytes: int = 0
+    ) -> None:
         """Append the entry of a request and of the size of its answer."""
-        numbers, size = 0, 0
-        if answer is not None:
-            numbers = sum(values.size for values in answer.arrays.values())
-            size = sum(values.nbytes for values in answer.arrays.values()) + len(msgspec.json.encode(answer.head))
         append_entry(
-            self.path, kind, outcome, content, session=self.session, analyst=self.analyst,
-            question=None if message is None else question_of(message), answer_bytes=size, answer_numbers=numbers,
+            self.path, kind, outcome, content, self.flush, session=self.session, analyst=self.analyst,
+            question=None if message is None else question_of(message), answer_bytes=answer_bytes,
+            answer_numbers=numbers,
         )  # fmt: skip

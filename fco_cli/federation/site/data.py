@@ -119,6 +119,7 @@ class SiteData:
             self.disclosure.check_parts(fit.split.parts, fold is not None)
             answers.append(self._row_counts(fit.split, task, request))
         self.task, self.fits, self.dtype, self.outputs = task, fits, request.dtype, outputs
+        self._loss = task.configured_loss()
         return Message("", {"fits": answers, "outputs": outputs, "estimates": self.policy.share_estimates})
 
     def _fit(self, split: Split, fold: Fold | None, sites: list[str]) -> Fit:
@@ -241,7 +242,7 @@ class SiteData:
     def loss(self) -> Loss:
         if self.task is None:
             raise Refusal("the rows are not prepared yet")
-        return self.task.configured_loss()
+        return self._loss
 
 
 def _preparation(text: str, columns: list[str]) -> Preparation:

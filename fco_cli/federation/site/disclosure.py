@@ -77,7 +77,7 @@ class Disclosure:
     def __init__(self, policy: Policy, folder: Path, data: FederatedData, secret: bytes) -> None:
         self.policy, self.data, self.secret = policy, data, secret
         values = len(data.y) * (data.x.shape[1] + 1)  # with the labels
-        self.ledger, self.limits = Ledger(folder, values), limits_of(policy, values)
+        self.ledger, self.limits = Ledger(folder, values, policy.flush), limits_of(policy, values)
         self.charged, self.sites = 0, 1
 
     def start(self, sites: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
-from fco_cli.files import lock_file, write_atomically
+from fco_cli.files import flush_file, lock_file, write_atomically
 from fco_cli.problem.layout import Array
 
 LEDGER_FOLDER = "ledger"  # in the site's folder
@@ -50,8 +50,9 @@ def limits_of(policy: Policy, values: int) -> dict[str, tuple[float | None, str]
 class Ledger:
     """Counts and row subsets in a folder, shared by all processes of a site."""
 
-    def __init__(self, folder: Path, values: int = 0) -> None:
-        self.folder, self.values = folder, values  # values of the site's table
+    def __init__(self, folder: Path, values: int = 0, flush: bool = False) -> None:
+        """`values` are those of the site's table; with `flush`, counts are on disk when `charge` returns."""
+        self.folder, self.values, self.flush = folder, values, flush
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = folder / "counts.json"
 
@@ -63,7 +64,7 @@ class Ledger:
     def charge(self, limits: Mapping[str, tuple[float | None, str]], amounts: Mapping[str, float]) -> None:
         """Add amounts to the counts; raise Refusal, and add nothing, if a count would exceed its limit."""
         with self._locked() as file:
-            counts = self._counts(file)
+            counts, is_new = self._counts(file), os.fstat(file).st_size == 0
             for name, amount in amounts.items():
                 limit, key = limits[name]
                 before = getattr(counts, name)
@@ -77,6 +78,8 @@ class Ledger:
             content = msgspec.json.encode(counts)
             # One write of a fixed size: the death of the process leaves the old or the new counts.
             os.pwrite(file, content.ljust(MAX_BYTES), 0)
+            if self.flush:
+                flush_file(file, new_in=self.folder if is_new else None)
 
     def add_subsets(self, subsets: list[Array], total: Array, policy: Policy) -> None:
         """Record row subsets (sorted hashes of rows).

@@ -25,6 +25,7 @@ from fco_cli.federation.site.evaluation import SiteEvaluator
 from fco_cli.federation.site.ledger import LEDGER_FOLDER
 from fco_cli.federation.site.rows import SiteFile
 from fco_cli.federation.site.trainer import SiteTrainer
+from fco_cli.files import DelayedFlush
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,9 @@ class Site:
         self, name: str, file: SiteFile, policy: Policy, folder: Path, credentials: Credentials | None = None
     ) -> None:
         self.name, self.file, self.policy = name, file, policy
-        self.audit = Audit(folder / AUDIT_FILE)
+        self.audit = Audit(folder / AUDIT_FILE, policy.flush)
         self.disclosure = Disclosure(policy, folder / LEDGER_FOLDER, file.data, file.secret)
+        self.flusher = None if policy.flush else DelayedFlush(folder / AUDIT_FILE, self.disclosure.ledger.path)
         self.data = data = SiteData(name, file, policy, self.disclosure)
         self.trainer, evaluator = SiteTrainer(data, folder / "memory"), SiteEvaluator(data)
         trainer = self.trainer
@@ -78,16 +80,19 @@ class Site:
             reply = self._dispatch(message, content)
         except (Refusal, BadMessage, UserError) as problem:
             reason = shown(problem)
-            self.audit.write(kind, content, f"refused: {reason}", message, None)
+            self.audit.write(kind, content, f"refused: {reason}", message)
             return Message("refused", {"number": number, "reason": reason}).packed()
         except Exception as problem:  # its text may contain data and is not sent
             log.exception("%s", kind)
-            self.audit.write(kind, content, f"failed: {type(problem).__name__}", message, None)
+            self.audit.write(kind, content, f"failed: {type(problem).__name__}", message)
             reason = f"failed with {type(problem).__name__}; see the log of the site"
             return Message("refused", {"number": number, "reason": reason}).packed()
-        answer = Message(kind, reply.head | {"number": number}, reply.arrays)
-        self.audit.write(kind, content, "answered", message, answer)
-        return answer.packed()
+        answer = Message(kind, reply.head | {"number": number}, reply.arrays).packed()
+        numbers = sum(values.size for values in reply.arrays.values())
+        self.audit.write(kind, content, "answered", message, numbers, len(answer))
+        if self.flusher is not None:
+            self.flusher.start()
+        return answer
 
     def _dispatch(self, message: Message, content: bytes) -> Message:
         """Validate a request against its schema and return the response of its handler, masked if keys are set."""

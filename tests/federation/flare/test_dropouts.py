@@ -91,7 +91,7 @@ def test_a_killed_site_does_not_stop_the_run(federation, data, tmp_path):
             died = rounds_of(federation, "south")
             federation.wait(lambda: rounds_of(federation, "east") > died + 50, "the run continues")
             federation.join("south")
-            _, errors = analyst.communicate(timeout=200)
+            _, errors = analyst.communicate(timeout=600)
         finally:
             analyst.kill()
     assert analyst.returncode == 0, errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -123,13 +124,40 @@ def test_questions_are_stored_in_full_and_answers_by_size(tmp_path):
     one = Audit(path)
     one.session, one.analyst = "f" * 32, "jane@desk"
     question = Message("evaluate", {"jobs": 1}, {"w": np.array([[1.5, -2.0]]), "big": np.zeros((2, 1000))})
-    one.write(
-        "evaluate", question.packed(), "answered", question, Message("evaluate", {}, {"value": np.array([0.123])})
-    )
+    one.write("evaluate", question.packed(), "answered", question, 1, 10)
     entry = json.loads(path.read_text())
     assert entry["question"]["jobs"] == 1
     assert entry["question"]["arrays"]["w"] == [[1.5, -2.0]]
     assert entry["question"]["arrays"]["big"]["shape"] == [2, 1000]
     assert (entry["session"], entry["analyst"]) == ("f" * 32, "jane@desk")
     assert (entry["answer_numbers"], entry["answer_bytes"]) == (1, 10)
-    assert "0.123" not in path.read_text()
+
+
+def test_verification_continues_after_a_changed_line(path):
+    """One changed line is told apart from several."""
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], lines[1].replace("answered", "refused"), *lines[2:]]))
+    with pytest.raises(UserError, match=r"line 2 was changed, .*; all lines after it are intact"):
+        verify(path)
+    path.write_text("".join([lines[0], lines[2].replace("answered", "refused"), lines[1], *lines[3:]]))
+    with pytest.raises(UserError, match=r"line 2 was changed, .*; so were 2 lines after it"):
+        verify(path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files need /proc")
+def test_a_flushed_entry_is_on_disk_before_its_head(tmp_path, monkeypatch):
+    """After a power failure, an entry without its head is accepted; a head without its entry would break the chain."""
+    path, written = tmp_path / "audit.jsonl", []
+    pwrite, flush = os.pwrite, audit.flush_file
+
+    def name_of(file: int) -> str:
+        return Path(f"/proc/self/fd/{file}").readlink().name
+
+    monkeypatch.setattr(os, "pwrite", lambda file, *rest: written.append(name_of(file)) or pwrite(file, *rest))
+    monkeypatch.setattr(
+        audit, "flush_file", lambda file, **more: written.append(f"flush {name_of(file)}") or flush(file, **more)
+    )
+    append_entry(path, "train", "answered", flush=True)
+    append_entry(path, "train", "answered")
+    entry, head = ["audit.jsonl"], ["audit.head"]
+    assert written == [*entry, "flush audit.jsonl", *head, *entry, *head]

@@ -102,6 +102,25 @@ def test_weights_of_one_site(masked_run, kind, key):
     assert changed
 
 
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_steep_models_with_masks(masked_run, kind):
+    """True weights and many steep models gave most rows of three sites."""
+    setup, varying = masked_run()
+    connection = setup.task.connection
+    exchange, changed = connection.exchange, []
+
+    def with_steep_models(sent, head, arrays, *rest, **options):
+        if sent == kind:
+            arrays = {name: np.full_like(values, 1e7) for name, values in arrays.items()}
+            changed.append(arrays)
+        return exchange(sent, head, arrays, *rest, **options)
+
+    connection.exchange = with_steep_models
+    with pytest.raises(UserError, match="a model with the curvature of few rows requested; the site's policy allows"):
+        run(setup, varying)
+    assert changed
+
+
 def test_a_repeated_key_request(masked_run):
     """Another group in the same session would give the sum over the other sites."""
     setup, varying = masked_run()
