@@ -1,0 +1,159 @@
+"""Scores and gradients of a `torch.nn.Module` for the jobs of a stack.
+
+Parameters are rows of w [J, P]. The derivatives of the loss by the scores come from the caller, as NumPy arrays: losses
+are kernels. `JobByJob` evaluates one job after another, so that a job gives the same bits alone and in a stack.
+`AllJobs` evaluates the stack together; its bits depend on the number of jobs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from fco_cli.problem.layout import Array, Layout
+
+Tensor = Any  # torch.Tensor; torch is imported late
+# Overwrites the scores [n, C, B] of jobs first, ..., first + n - 1 by the derivatives of the loss, or records them.
+Slopes = Callable[[Array, int], None]
+
+
+class Evaluation(ABC):
+    """Scores and gradients of a module; `seed` is that of its random numbers, None if it draws none."""
+
+    def __init__(self, module: Any, layout: Layout, outputs: int) -> None:
+        self.module, self.layout, self.outputs = module, layout, outputs
+        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.seed: int | None = None
+
+    @abstractmethod
+    def scores(self, w: Tensor, x: Tensor) -> Tensor:
+        """Return the scores [J, C, B] of rows x for parameters w [J, P]."""
+
+    @abstractmethod
+    def add_gradients(self, w: Tensor, x: Tensor, slopes: Slopes, out: Tensor) -> None:
+        """Add the gradients [J, P] of the sum over rows and scores of slope times score to `out`."""
+
+    def _seed(self) -> None:
+        if self.seed is not None:
+            import torch
+
+            torch.manual_seed(self.seed)
+
+
+class JobByJob(Evaluation):
+    """Evaluation of one job at a time; the module's parameters are views of one aligned vector."""
+
+    def __init__(self, module: Any, layout: Layout, outputs: int) -> None:
+        super().__init__(module, layout, outputs)
+        first = next(iter(self.parameters.values()))
+        self._flat = first.new_empty(layout.size, requires_grad=False)
+        for name, parameter in self.parameters.items():
+            view = self._flat[layout.slices[name]].view(parameter.shape)
+            view.copy_(parameter.data)
+            parameter.data = view
+
+    def _forward(self, w: Tensor, x: Tensor) -> Tensor:
+        """Return the scores [B, C] of one job."""
+        self._flat.copy_(w)
+        self._seed()
+        return self.module(x).reshape(len(x), self.outputs)
+
+    def scores(self, w: Tensor, x: Tensor) -> Tensor:
+        import torch
+
+        with torch.no_grad():
+            return torch.stack([self._forward(own, x).T for own in w])
+
+    def add_gradients(self, w: Tensor, x: Tensor, slopes: Slopes, out: Tensor) -> None:
+        import torch
+
+        parameters = list(self.parameters.values())
+        for j in range(len(w)):
+            scores = self._forward(w[j], x)
+            own = scores.detach().T.clone(memory_format=torch.contiguous_format).cpu()
+            slopes(own.numpy()[None], j)
+            above = own.to(scores.device).T
+            gradients = torch.autograd.grad(scores, parameters, above, allow_unused=True, materialize_grads=True)
+            out[j] += torch.cat([one.reshape(-1) for one in gradients])
+
+
+class AllJobs(Evaluation):
+    """Evaluation of all jobs together: layers by batched products where possible, otherwise by `torch.func.vmap`."""
+
+    def __init__(self, module: Any, layout: Layout, outputs: int) -> None:
+        super().__init__(module, layout, outputs)
+        self._layers = layers_of(module)
+
+    def _split(self, w: Tensor, requires_grad: bool) -> dict[str, Tensor]:
+        """Return the parameters [J, ...] by name."""
+        parts = {}
+        for name, parameter in self.parameters.items():
+            own = w[:, self.layout.slices[name]].reshape(len(w), *parameter.shape).detach()
+            parts[name] = own.requires_grad_(requires_grad)
+        return parts
+
+    def _forward(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Return the scores [J, B, C]."""
+        import torch
+
+        self._seed()
+        jobs = len(next(iter(parameters.values())))
+        if self._layers is not None:
+            scores = layered(self._layers, parameters, x)
+        else:
+
+            def one(own: dict[str, Tensor]) -> Tensor:
+                return torch.func.functional_call(self.module, own, (x,))
+
+            scores = torch.func.vmap(one, randomness="same")(parameters)
+        return scores.reshape(jobs, len(x), self.outputs)
+
+    def scores(self, w: Tensor, x: Tensor) -> Tensor:
+        import torch
+
+        with torch.no_grad():
+            return self._forward(self._split(w, False), x).transpose(1, 2)
+
+    def add_gradients(self, w: Tensor, x: Tensor, slopes: Slopes, out: Tensor) -> None:
+        import torch
+
+        parameters = self._split(w, True)
+        scores = self._forward(parameters, x)
+        own = scores.detach().transpose(1, 2).clone(memory_format=torch.contiguous_format).cpu()
+        slopes(own.numpy(), 0)
+        above = own.to(scores.device).transpose(1, 2)
+        inputs = list(parameters.values())
+        gradients = torch.autograd.grad(scores, inputs, above, allow_unused=True, materialize_grads=True)
+        out += torch.cat([one.reshape(len(w), -1) for one in gradients], dim=1)
+
+
+def layers_of(module: Any) -> list[tuple[str, Any]] | None:
+    """Return the layers of a sequence of dense layers and functions of single numbers, with their prefixes of names.
+
+    None for every other module.
+    """
+    from torch import nn
+
+    elementwise = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Softplus, nn.Identity)
+    layers = [("", module)] if type(module) is nn.Linear else []
+    if type(module) is nn.Sequential:
+        layers = [(f"{name}.", layer) for name, layer in module.named_children()]
+    is_known = all(type(layer) in (nn.Linear, *elementwise) for _, layer in layers)
+    has_hooks = any(vars(layer).get(f"_forward{kind}_hooks") for _, layer in layers for kind in ("", "_pre"))
+    return layers if layers and is_known and not has_hooks else None
+
+
+def layered(layers: list[tuple[str, Any]], parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Return the outputs [J, B, C] of layers for parameters [J, ...]; the first product is one for all jobs."""
+    from torch import nn
+
+    values = x
+    for prefix, layer in layers:
+        if type(layer) is not nn.Linear:
+            values = layer(values)
+            continue
+        values = values @ parameters[f"{prefix}weight"].transpose(1, 2)
+        if layer.bias is not None:
+            values = values + parameters[f"{prefix}bias"][:, None]
+    return values
