@@ -53,7 +53,12 @@ def to_primal(target, z, t, geometry):
 def dual_gradient_step(z, t, geometry, batches, k, rate, primal):
     """z <- z - rate * g, where g is the gradient at to_primal(z, t) of the mean loss over batch k."""
     to_primal(primal, z, t, geometry)
-    reference.gradient_step(z, primal, batches, k, rate)
+    gradient_step(z, primal, batches, k, rate)
+
+
+def gradient_step(state, query, batches, k, rate):
+    """state <- state - rate * g, where g is the gradient at `query` of the mean loss over batch k."""
+    batches.add_gradient(state, query, k, -rate)
 
 
 def as_dual(w, geometry, buffer):
@@ -67,8 +72,8 @@ def as_dual(w, geometry, buffer):
 def operations() -> Namespace:
     """Return the operations of ops.py on tensors."""
     defined = {name: item for name, item in vars(reference).items() if inspect.isfunction(item)}
-    own = {function.__name__: function for function in (copy, buffer_like, zeros_like, to_primal, dual_gradient_step)}
-    return Namespace("ops", {**defined, **own, "as_dual": as_dual})
+    own = copy, buffer_like, zeros_like, to_primal, dual_gradient_step, gradient_step, as_dual
+    return Namespace("ops", defined | {function.__name__: function for function in own})
 
 
 class TorchGeometry:
@@ -119,30 +124,33 @@ class TorchBatches:
         self._loop, self._x, self._y, self._order, self._edges, self._key = loop, x, y, order, edges, key
         self.steps = len(edges) - 1
 
-    def gradient(self, w: Tensor, k: int) -> Tensor:
-        """Return the gradients [J, P] at w [J, P] of the mean loss over batch k."""
-        return self._gradient(w, self._order[self._edges[k] : self._edges[k + 1]], k)
+    def add_gradient(self, target: Tensor, w: Tensor, k: int, factors: Tensor) -> None:
+        """Add factors [J] times the gradients at w [J, P] of the mean loss over batch k to `target`, which may be w."""
+        rows = self._order[self._edges[k] : self._edges[k + 1]]
+        self._add(target, w, rows, k, factors.cpu().numpy())
 
     def full_gradient(self, w: Tensor) -> Tensor:
         """Return the gradients [J, P] of the mean loss over all rows."""
-        return self._gradient(w, np.arange(len(self._y)), self.steps)
+        gradient = w.new_zeros(w.shape)
+        self._add(gradient, w, np.arange(len(self._y)), self.steps, np.ones(len(w), w.cpu().numpy().dtype))
+        return gradient
 
-    def _gradient(self, w: Tensor, rows: Array, k: int) -> Tensor:
+    def _add(self, target: Tensor, w: Tensor, rows: Array, k: int, factors: Array) -> None:
         model, slopes_of, count = self._loop.model, self._loop.slopes_of, len(rows)
         if model.is_random:
             model.evaluation.seed = (self._key + k) % 2**63
-        gradient = w.new_zeros(w.shape)
+        factors = factors[:, None, None] / count
         at_a_time = count if self._loop.couples_rows else ROWS_AT_A_TIME
+        w = w.clone() if count > at_a_time else w  # the target may be w
         for low in range(0, count, at_a_time):
             part = rows[low : low + at_a_time]
 
             def slopes(scores: Array, first: int, part: Array = part) -> None:
                 slopes_of(scores, self._y, part, None, True)
-                scores /= count
+                scores *= factors[first : first + len(scores)]
 
-            model.add_gradients(w, self._x, part, slopes, gradient)
+            model.add_gradients(w, self._x, part, slopes, target)
         model.evaluation.seed = None
-        return gradient
 
     def _refuse(self, *_: Any) -> None:
         raise UserError("algo: methods with moments or Hessians need a linear model; model=torch has gradients only")

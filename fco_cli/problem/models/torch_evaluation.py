@@ -24,6 +24,7 @@ class Evaluation(ABC):
     def __init__(self, module: Any, layout: Layout, outputs: int) -> None:
         self.module, self.layout, self.outputs = module, layout, outputs
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.slices = [layout.slices[name] for name in self.parameters]
         self.seed: int | None = None
 
     @abstractmethod
@@ -32,7 +33,7 @@ class Evaluation(ABC):
 
     @abstractmethod
     def add_gradients(self, w: Tensor, x: Tensor, slopes: Slopes, out: Tensor) -> None:
-        """Add the gradients [J, P] of the sum over rows and scores of slope times score to `out`."""
+        """Add the gradients [J, P] of the sum over rows and scores of slope times score to `out`, which may be w."""
 
     def _seed(self) -> None:
         if self.seed is not None:
@@ -74,8 +75,10 @@ class JobByJob(Evaluation):
             own = scores.detach().T.clone(memory_format=torch.contiguous_format).cpu()
             slopes(own.numpy()[None], j)
             above = own.to(scores.device).T
-            gradients = torch.autograd.grad(scores, parameters, above, allow_unused=True, materialize_grads=True)
-            out[j] += torch.cat([one.reshape(-1) for one in gradients])
+            gradients = torch.autograd.grad(scores, parameters, above, allow_unused=True)
+            for part, gradient in zip(self.slices, gradients, strict=True):
+                if gradient is not None:
+                    out[j, part] += gradient.view(-1) if gradient.is_contiguous() else gradient.reshape(-1)
 
 
 class AllJobs(Evaluation):
@@ -123,9 +126,10 @@ class AllJobs(Evaluation):
         own = scores.detach().transpose(1, 2).clone(memory_format=torch.contiguous_format).cpu()
         slopes(own.numpy(), 0)
         above = own.to(scores.device).transpose(1, 2)
-        inputs = list(parameters.values())
-        gradients = torch.autograd.grad(scores, inputs, above, allow_unused=True, materialize_grads=True)
-        out += torch.cat([one.reshape(len(w), -1) for one in gradients], dim=1)
+        gradients = torch.autograd.grad(scores, list(parameters.values()), above, allow_unused=True)
+        for part, gradient in zip(self.slices, gradients, strict=True):
+            if gradient is not None:
+                out[:, part] += gradient.reshape(len(w), -1)
 
 
 def layers_of(module: Any) -> list[tuple[str, Any]] | None:
@@ -153,7 +157,11 @@ def layered(layers: list[tuple[str, Any]], parameters: dict[str, Tensor], x: Ten
         if type(layer) is not nn.Linear:
             values = layer(values)
             continue
-        values = values @ parameters[f"{prefix}weight"].transpose(1, 2)
+        weight = parameters[f"{prefix}weight"]
+        if values.ndim == 2:
+            values = (values @ weight.flatten(0, 1).T).unflatten(1, weight.shape[:2]).transpose(0, 1)
+        else:
+            values = values @ weight.transpose(1, 2)
         if layer.bias is not None:
             values = values + parameters[f"{prefix}bias"][:, None]
     return values
