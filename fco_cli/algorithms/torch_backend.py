@@ -2,8 +2,8 @@
 
 The operations are the reference definitions of ops.py, which tensors support as well, except for a few that create or
 fill tensors. On the CPU, messages and memory are NumPy arrays with the tensors as views, and the maps of psi and h are
-those of the compiled kernels. On other devices messages and memory are copied once per client and round; psi is computed
-there if torch_prox.py has its prox, otherwise on the CPU.
+those of the compiled kernels. On other devices messages and memory are copied once per client and round, and the
+vectors of psi and h at every call of their maps, which run on the CPU.
 
 Every update is a product followed by a sum, each rounded once, so that bits do not depend on the number of jobs.
 """
@@ -19,7 +19,7 @@ from fco_cli.algorithms import ops as reference
 from fco_cli.algorithms.arrays import views
 from fco_cli.algorithms.round import FederatedRound
 from fco_cli.errors import UserError
-from fco_cli.kernels.compiled import Namespace, specialize
+from fco_cli.kernels.compiled import Kernel, Namespace, specialize
 from fco_cli.kernels.named import named
 from fco_cli.problem.descent import row_loop
 from fco_cli.problem.layout import Array
@@ -57,7 +57,7 @@ def dual_gradient_step(z, t, geometry, batches, k, rate, primal):
 
 
 def gradient_step(state, query, batches, k, rate):
-    """state <- state - rate * g, where g is the gradient at `query` of the mean loss over batch k."""
+    """state <- state - rate * g, where g is the gradient at `query` of the mean loss over batch k, without a copy."""
     batches.add_gradient(state, query, k, -rate)
 
 
@@ -161,16 +161,21 @@ class TorchBatches:
 class TorchClients:
     """Loop over the clients of a cohort, in place of the kernel `run_clients` of numba_backend.py."""
 
+    model: TorchModel
+    slopes_of: Kernel  # the loop over the rows of a batch that overwrites scores by derivatives of the loss
+    couples_rows: bool  # True if a batch must contain all rows of a client
+
     def __init__(self, algorithm: FederatedRound) -> None:
         problem = algorithm.problem
         assert isinstance(problem.model, TorchModel)
-        self.algorithm, self.model = algorithm, problem.model
+        self.algorithm: FederatedRound = algorithm
+        self.model = problem.model
         self.geometry = TorchGeometry(problem, algorithm.geometry, algorithm.psi_in_steps)
-        self.slopes_of = row_loop(problem.data, problem.model, problem.loss)  # type: ignore[arg-type]
+        self.slopes_of = row_loop(problem.data, problem.model, problem.loss)
         self.couples_rows = problem.loss.client_loss is not None
         own = operations()
-        self.local_steps = specialize(algorithm.steps_kernel, ops=own).as_python
-        self.remember = specialize(algorithm.remember, ops=own).as_python
+        self.local_steps: Any = specialize(algorithm.steps_kernel, ops=own).as_python
+        self.remember: Any = specialize(algorithm.remember, ops=own).as_python
 
     def __call__(
         self, received: Any, memory: Array, messages: Array, rate: Array, options: Any, x: Array, y: Array,

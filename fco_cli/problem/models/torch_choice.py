@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,8 @@ from fco_cli.problem.streams import MODEL, generator
 
 if TYPE_CHECKING:
     from fco_cli.problem.problem import TaskData
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -90,8 +93,13 @@ class Torch(ModelChoice):
         label = self.source.label
         check_layers(label, module)
         is_random = check_scores(label, module, x, shape, outputs, f"the {data.loss.name} loss")
-        settings = self.device, self.stack, self.convex, is_random
-        return TorchModel(module, shape, outputs, x.dtype, *settings)  # type: ignore[return-value]
+        settings = self.convex, is_random
+        model = TorchModel(module, shape, outputs, x.dtype, self.device, self.stack, *settings)
+        if self.stack == "vmap" and (reason := model.why_no_vmap(x)) is not None:
+            log.warning("model.stack=vmap: %s: jobs are evaluated one by one, because %s", label, reason)
+            model = TorchModel(module, shape, outputs, x.dtype, self.device, "loop", *settings)
+        built: Any = model  # its functions are not kernels, as `Model` requires
+        return built
 
     def _check_device(self, dtype: str) -> None:
         """Raise UserError unless the device can be used."""
@@ -102,8 +110,8 @@ class Torch(ModelChoice):
         except RuntimeError:
             kind = ""
         require(kind in ("cpu", "cuda", "mps"), "model.device", self.device, "cpu, cuda, cuda:NUMBER or mps")
-        available = {"cpu": lambda: True, "cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-        if not available[kind]():
+        available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+        if kind in available and not available[kind]():
             raise UserError(f"model.device: {self.device} is not available on this machine; use model.device=cpu")
         if kind == "cuda":
             count = torch.cuda.device_count()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fco_cli.problem.layout import Array, Layout
+from fco_cli.problem.models.torch_layers import Tensor, layers_of
 
-Tensor = Any  # torch.Tensor; torch is imported late
 # Overwrites the scores [n, C, B] of jobs first, ..., first + n - 1 by the derivatives of the loss, or records them.
 Slopes = Callable[[Array, int], None]
 
@@ -82,86 +82,55 @@ class JobByJob(Evaluation):
 
 
 class AllJobs(Evaluation):
-    """Evaluation of all jobs together: layers by batched products where possible, otherwise by `torch.func.vmap`."""
+    """Evaluation of all jobs together: dense layers by products of matrices, others by `torch.func.vmap`."""
 
     def __init__(self, module: Any, layout: Layout, outputs: int) -> None:
         super().__init__(module, layout, outputs)
-        self._layers = layers_of(module)
-
-    def _split(self, w: Tensor, requires_grad: bool) -> dict[str, Tensor]:
-        """Return the parameters [J, ...] by name."""
-        parts = {}
-        for name, parameter in self.parameters.items():
-            own = w[:, self.layout.slices[name]].reshape(len(w), *parameter.shape).detach()
-            parts[name] = own.requires_grad_(requires_grad)
-        return parts
+        self._layers = layers_of(module, layout)
 
     def _forward(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        """Return the scores [J, B, C]."""
+        """Return the scores [J, B, C] for parameters [J, ...] by name."""
         import torch
 
+        def one(own: dict[str, Tensor]) -> Tensor:
+            return torch.func.functional_call(self.module, own, (x,)).reshape(len(x), self.outputs)
+
         self._seed()
-        jobs = len(next(iter(parameters.values())))
-        if self._layers is not None:
-            scores = layered(self._layers, parameters, x)
-        else:
+        return torch.func.vmap(one, randomness="same")(parameters)
 
-            def one(own: dict[str, Tensor]) -> Tensor:
-                return torch.func.functional_call(self.module, own, (x,))
-
-            scores = torch.func.vmap(one, randomness="same")(parameters)
-        return scores.reshape(jobs, len(x), self.outputs)
+    def _split(self, w: Tensor) -> dict[str, Tensor]:
+        """Return the parameters [J, ...] by name."""
+        parts = zip(self.parameters.items(), self.slices, strict=True)
+        return {name: w[:, part].reshape(len(w), *p.shape).detach() for (name, p), part in parts}
 
     def scores(self, w: Tensor, x: Tensor) -> Tensor:
         import torch
 
         with torch.no_grad():
-            return self._forward(self._split(w, False), x).transpose(1, 2)
+            scores = self._forward(self._split(w), x) if self._layers is None else self._layers.forward(w, x)[0]
+            return scores.transpose(1, 2)
 
     def add_gradients(self, w: Tensor, x: Tensor, slopes: Slopes, out: Tensor) -> None:
         import torch
 
-        parameters = self._split(w, True)
+        if self._layers is not None:
+            with torch.no_grad():
+                scores, inputs = self._layers.forward(w, x)
+                self._layers.add_gradients(w, inputs, _slopes_at(scores, slopes), out)
+            return
+        parameters = {name: values.requires_grad_() for name, values in self._split(w).items()}
         scores = self._forward(parameters, x)
-        own = scores.detach().transpose(1, 2).clone(memory_format=torch.contiguous_format).cpu()
-        slopes(own.numpy(), 0)
-        above = own.to(scores.device).transpose(1, 2)
+        above = _slopes_at(scores, slopes)
         gradients = torch.autograd.grad(scores, list(parameters.values()), above, allow_unused=True)
         for part, gradient in zip(self.slices, gradients, strict=True):
             if gradient is not None:
                 out[:, part] += gradient.reshape(len(w), -1)
 
 
-def layers_of(module: Any) -> list[tuple[str, Any]] | None:
-    """Return the layers of a sequence of dense layers and functions of single numbers, with their prefixes of names.
+def _slopes_at(scores: Tensor, slopes: Slopes) -> Tensor:
+    """Return the derivatives of the loss at scores [J, B, C]."""
+    import torch
 
-    None for every other module.
-    """
-    from torch import nn
-
-    elementwise = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Softplus, nn.Identity)
-    layers = [("", module)] if type(module) is nn.Linear else []
-    if type(module) is nn.Sequential:
-        layers = [(f"{name}.", layer) for name, layer in module.named_children()]
-    is_known = all(type(layer) in (nn.Linear, *elementwise) for _, layer in layers)
-    has_hooks = any(vars(layer).get(f"_forward{kind}_hooks") for _, layer in layers for kind in ("", "_pre"))
-    return layers if layers and is_known and not has_hooks else None
-
-
-def layered(layers: list[tuple[str, Any]], parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Return the outputs [J, B, C] of layers for parameters [J, ...]; the first product is one for all jobs."""
-    from torch import nn
-
-    values = x
-    for prefix, layer in layers:
-        if type(layer) is not nn.Linear:
-            values = layer(values)
-            continue
-        weight = parameters[f"{prefix}weight"]
-        if values.ndim == 2:
-            values = (values @ weight.flatten(0, 1).T).unflatten(1, weight.shape[:2]).transpose(0, 1)
-        else:
-            values = values @ weight.transpose(1, 2)
-        if layer.bias is not None:
-            values = values + parameters[f"{prefix}bias"][:, None]
-    return values
+    own = scores.detach().transpose(1, 2).clone(memory_format=torch.contiguous_format).cpu()
+    slopes(own.numpy(), 0)
+    return own.to(scores.device).transpose(1, 2)

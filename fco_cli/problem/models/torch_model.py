@@ -15,7 +15,6 @@ from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import row_loop
 from fco_cli.problem.layout import Array, Block, Layout
 from fco_cli.problem.losses import Loss
-from fco_cli.problem.losses.base import on_row
 from fco_cli.problem.models.external import ExternalModel
 from fco_cli.problem.models.torch_evaluation import AllJobs, Evaluation, JobByJob, Slopes, Tensor
 from fco_cli.problem.risk import Evaluation as RiskEvaluation
@@ -63,11 +62,21 @@ class TorchModel(ExternalModel):
         self.layout = layout_of(self.module)
         parameters = [p.detach().reshape(-1) for p in self.module.parameters() if p.requires_grad]
         self._initial = torch.cat(parameters).cpu().numpy().astype(float)
-        self.evaluation = EVALUATIONS[stack](self.module, self.layout, outputs)
+        self.evaluation: Evaluation = EVALUATIONS[stack](self.module, self.layout, outputs)
         self._lock = threading.RLock()
 
     def initial(self) -> Array:
         return self._initial.copy()
+
+    def why_no_vmap(self, x: Array) -> str | None:
+        """Return the reason for which `torch.func.vmap` does not support the module; None if it does."""
+        w = self.to_tensor(np.tile(self._initial, (2, 1)).astype(self.dtype))
+        try:
+            with self.session():
+                self.add_gradients(w, x, np.zeros(1, np.int64), lambda scores, first: None, w)
+        except (RuntimeError, ValueError, TypeError) as problem:
+            return (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        return None
 
     @contextmanager
     def session(self, training: bool = False) -> Iterator[None]:
@@ -95,7 +104,7 @@ class TorchModel(ExternalModel):
         """Return some rows of the data."""
         return self.to_tensor(x[rows]).reshape(-1, *self.row_shape)
 
-    def add_gradients(self, w: Tensor, x: Array, rows: Array, slopes: Slopes, out: Tensor) -> None:
+    def add_gradients(self, w: Tensor, x: Array, rows: Array | slice, slopes: Slopes, out: Tensor) -> None:
         """Add gradients [J, P] to `out`: the sum over rows and scores of slope times derivative of the score."""
         self.evaluation.add_gradients(w, self.rows(x, rows), slopes, out)
 
@@ -118,9 +127,9 @@ class TorchModel(ExternalModel):
             scores[:] = slopes[first : first + len(scores)]
 
         with self.session():
-            w = self._parameters(w)
-            total = w.new_zeros(w.shape)
-            self.add_gradients(w, batch.x, batch.rows, given, total)
+            parameters = self._parameters(w)
+            total = parameters.new_zeros(parameters.shape)
+            self.add_gradients(parameters, batch.x, batch.rows, given, total)
         gradient[:, : self.layout.size] += total.cpu().numpy()
 
     def _parameters(self, w: Array) -> Tensor:
@@ -188,13 +197,10 @@ class TorchRisk:
 
                 if gradient:
                     out = parameters.new_zeros(parameters.shape)
-                    model.add_gradients(parameters, data.x, slice(low, high), observe, out)  # type: ignore[arg-type]
+                    model.add_gradients(parameters, data.x, slice(low, high), observe, out)
                     gradients += out.cpu().numpy()
                 else:
                     scores = model.evaluation.scores(parameters, model.rows(data.x, slice(low, high)))
                     observe(np.array(scores.cpu().numpy(), order="C"), 0)
         accuracy = hits / len(data.y) if self.loss.classification else None
         return RiskEvaluation(values, gradients, accuracy)
-
-
-__all__ = ["TorchModel", "TorchRisk", "layout_of", "on_row"]
