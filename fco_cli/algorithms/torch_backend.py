@@ -86,7 +86,7 @@ class TorchGeometry:
 
     def _call(self, kernel: Any, out: Tensor, *arguments: Tensor | Geometry) -> Tensor:
         """Call a kernel with tensors as arrays, the last of which is `out`; copy those of other devices."""
-        own = out.cpu()
+        own = out if shares_memory(out) else out.to("cpu", copy=True)
         kernel(*(one if isinstance(one, Geometry) else one.cpu().numpy() for one in arguments), own.numpy())
         return own if own is out else out.copy_(own)
 
@@ -164,6 +164,7 @@ class TorchClients:
     model: TorchModel
     slopes_of: Kernel  # the loop over the rows of a batch that overwrites scores by derivatives of the loss
     couples_rows: bool  # True if a batch must contain all rows of a client
+    geometry: TorchGeometry
 
     def __init__(self, algorithm: FederatedRound) -> None:
         problem = algorithm.problem

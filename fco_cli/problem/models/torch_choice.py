@@ -110,8 +110,8 @@ class Torch(ModelChoice):
         except RuntimeError:
             kind = ""
         require(kind in ("cpu", "cuda", "mps"), "model.device", self.device, "cpu, cuda, cuda:NUMBER or mps")
-        available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-        if kind in available and not available[kind]():
+        available = torch.cuda.is_available() if kind == "cuda" else kind == "cpu" or torch.backends.mps.is_available()
+        if not available:
             raise UserError(f"model.device: {self.device} is not available on this machine; use model.device=cpu")
         if kind == "cuda":
             count = torch.cuda.device_count()

@@ -78,7 +78,7 @@ class JobByJob(Evaluation):
             gradients = torch.autograd.grad(scores, parameters, above, allow_unused=True)
             for part, gradient in zip(self.slices, gradients, strict=True):
                 if gradient is not None:
-                    out[j, part] += gradient.view(-1) if gradient.is_contiguous() else gradient.reshape(-1)
+                    out[j, part] += gradient.reshape(-1)
 
 
 class AllJobs(Evaluation):

@@ -77,7 +77,7 @@ def layers_of(module: Any, layout: Layout) -> Layers | None:
     from torch import nn
 
     elementwise = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Softplus, nn.Identity)
-    children = [("", module)] if type(module) is nn.Linear else []
+    children: list[tuple[str, Any]] = [("", module)] if type(module) is nn.Linear else []
     if type(module) is nn.Sequential:
         children = [(f"{name}.", layer) for name, layer in module.named_children()]
     is_known = all(type(layer) in (nn.Linear, *elementwise) and not _has_hooks(layer) for _, layer in children)
