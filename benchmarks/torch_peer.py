@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def plain_loop(problem: Problem) -> Callable[[], None]:
             client.load_state_dict(server.state_dict())
             optimizer = torch.optim.SGD(client.parameters(), lr=RATE)
             edges = cohort.edges[cohort.first[i] : cohort.first[i + 1] + 1]
-            for low, high in zip(edges[:-1], edges[1:], strict=True):
+            for low, high in pairwise(edges):
                 rows = torch.from_numpy(problem.data.offsets[m] + cohort.order[low:high])
                 optimizer.zero_grad()
                 loss(client(x[rows]), y[rows]).backward()

@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
 from math import prod
@@ -39,7 +39,7 @@ class Torch(ModelChoice):
 
     name: str = "torch"
     module: str  # FILE.py:NAME or MODULE:NAME
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Any = None  # arguments of the class or function by name; null: none
     input_shape: list[int] | None = None  # shape of a row, such as [1, 8, 8]; null: that of the task's rows
     device: str = "cpu"  # cpu, cuda, cuda:1, mps
     stack: str = "loop"  # jobs of a stack: loop, or vmap, whose last digits depend on the stack
@@ -49,6 +49,8 @@ class Torch(ModelChoice):
         require_torch()
         self.module = check_reference(self.module)
         require(self.stack in EVALUATIONS, "model.stack", self.stack, "one of " + ", ".join(EVALUATIONS))
+        is_mapping = self.options is None or isinstance(self.options, dict)
+        require(is_mapping, "model.options", self.options, "null or arguments by name, such as {width: 32}")
         shape = self.input_shape
         is_shape = shape is None or (len(shape) > 0 and all(size >= 1 for size in shape))
         require(is_shape, "model.input_shape", shape, "null or a list of whole numbers >= 1, such as [1, 8, 8]")
@@ -65,7 +67,7 @@ class Torch(ModelChoice):
         own = {key: value for key, value in asdict(self).items() if key != "module"}
         item = self.source.item
         kind = item if hasattr(item, "__qualname__") else type(item)
-        constants = digest_of_constants(self.source, json.dumps(self.options))
+        constants = digest_of_constants(self.source, json.dumps(self.options or {}))
         return own | {"module": kind.__qualname__, **self.versions(), "constants": constants}
 
     def bound_classes(self) -> Iterable[type | Definition]:
@@ -89,7 +91,7 @@ class Torch(ModelChoice):
         require(prod(shape) == prod(x.shape[1:]), "model.input_shape", self.input_shape, allowed)
         self._check_device(x.dtype.name)
         known = {"features": prod(shape), "outputs": outputs}
-        module = self.source.create(self.options, known, int(generator(seed, MODEL).integers(2**63)))
+        module = self.source.create(self.options or {}, known, int(generator(seed, MODEL).integers(2**63)))
         label = self.source.label
         check_layers(label, module)
         is_random = check_scores(label, module, x, shape, outputs, f"the {data.loss.name} loss")
