@@ -76,11 +76,12 @@ class Blockwise(Regularizer):
     {weights: {name: l1, strength: 0.1}}. A key may be a pattern, such as conv*; a block has the first key that matches.
     """
 
-    blocks: dict[str, Any]
+    blocks: Any  # a mapping; a typed one would keep the keys of its default beside those that are given
     name: str = "blockwise"
 
     def __post_init__(self) -> None:
-        require(len(self.blocks) > 0, "regularizer.blocks", self.blocks, "a mapping of each block to {name: ..., ...}")
+        is_mapping = isinstance(self.blocks, dict) and len(self.blocks) > 0
+        require(is_mapping, "regularizer.blocks", self.blocks, "a mapping of each block to {name: ..., ...}")
         self.convex = all(one.convex for one in self.pieces.values())  # type: ignore[misc]
         self.constraint = all(one.constraint for one in self.pieces.values())  # type: ignore[misc]
         self.separable = all(one.separable for one in self.pieces.values())  # type: ignore[misc]
@@ -157,6 +158,8 @@ class Blockwise(Regularizer):
 
 def _regularizer(block: str, options: dict[str, Any]) -> Regularizer:
     """Return the regularizer of one block; raise UserError for an unknown name or parameter."""
+    is_mapping = isinstance(options, dict)
+    require(is_mapping, f"regularizer.blocks.{block}", options, "a mapping such as {name: l1, strength: 0.1}")
     numbers = dict(options)
     kinds = {name: kind for name, kind in all_regularizers().items() if kind is not Blockwise}
     name = numbers.pop("name", None)
