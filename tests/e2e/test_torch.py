@@ -182,7 +182,8 @@ class Images(Task):
         y = random.integers(2, size=60)
         x = random.standard_normal((60, 2, 5, 6))
         x[y == 1, :, :, :3] += 2
-        return TaskData(ClientData(x.astype(dtype), y.astype(dtype), np.array([0, 20, 40, 60])), Linear(60, 2), Softmax())
+        data = ClientData(x.astype(dtype), y.astype(dtype), np.array([0, 20, 40, 60]))
+        return TaskData(data, Linear(60, 2), Softmax())
 '''
 
 
@@ -214,7 +215,7 @@ def test_the_commands_and_python_of_the_documentation_run(tmp_path):
     commands = [block.removeprefix("sh\n").replace("\\\n", " ") for block in blocks if block.startswith("sh\nfco-run")]
     assert len(commands) >= 2
     for command in commands:
-        script = f'import shlex, sys\nfrom fco_cli.commands.run import program\nsys.argv = shlex.split({command!r})\n'
+        script = f"import shlex, sys\nfrom fco_cli.commands.run import program\nsys.argv = shlex.split({command!r})\n"
         call(tmp_path, "-c", f"{script}sys.argv += ['hparams.rounds=2']\nprogram()")
     (python,) = [block.removeprefix("python\n") for block in blocks if block.startswith("python\n")]
     assert "density" in call(tmp_path, "-c", python.replace("rounds=20", "rounds=2"))

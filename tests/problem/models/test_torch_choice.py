@@ -113,7 +113,8 @@ def test_weights_that_a_module_reads_from_a_file_are_part_of_the_identity(write,
 
     file = write(
         "from pathlib import Path\nfrom torch import nn\ndef make():\n    layer = nn.Linear(64, 10)\n"
-        f"    nn.init.constant_(layer.bias, float(Path({str(tmp_path / 'start.txt')!r}).read_text()))\n    return layer\n"
+        f"    start = Path({str(tmp_path / 'start.txt')!r})\n"
+        "    nn.init.constant_(layer.bias, float(start.read_text()))\n    return layer\n"
     )
     first = identity(1)
     assert identity(2) != first
