@@ -1,4 +1,6 @@
-"""Python interface: `run`, `sweep`, `path`, `glm`, `table1`, `theory`, `load`, `plot`, `export` (docs/python.md).
+"""Python interface (docs/python.md).
+
+`run`, `sweep`, `path`, `glm`, `table1`, `theory`, `load`, `plot`, `export` and `torch_module`.
 
 Arguments and output folders are those of the command line; finished runs are reused and interrupted ones resume.
 Invalid input raises a ValueError with the message that the command would print.
@@ -233,6 +235,30 @@ def load(folder: str | Path, per: Literal["run", "round"] = "run") -> pd.DataFra
         if table.empty:
             raise UserError(f"folder: {folder} has no finished records")
         return table
+
+
+def torch_module(item: Any) -> str:
+    """Return the override "model.module=..." for a module of this process, for use with "model=torch" (docs/torch.md).
+
+    Parameters
+    ----------
+    item : type, callable or torch.nn.Module
+        A class or function that returns a module, or a module, whose parameters are the initial weights. Its code
+        and, for a module, its weights are part of the run id.
+
+    Returns
+    -------
+    override : str
+        An argument of `run` and `sweep`.
+
+    Examples
+    --------
+    >>> run("task=digits", "model=torch", torch_module(Net))  # doctest: +SKIP
+    """
+    from fco_cli.problem.models.torch_source import register_object
+
+    with as_python_errors():
+        return f"model.module={register_object(item)}"
 
 
 def plot(

@@ -6,8 +6,10 @@ An author of a method derives from `Federated` (protocol.py) and need not read t
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -39,6 +41,7 @@ from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import slice_kernel
 from fco_cli.problem.layout import Array, Numbers, stack_numbers
+from fco_cli.problem.models.external import ExternalModel
 from fco_cli.problem.private_descent import CohortNoise, private_batches
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import message_keys, row_noise
@@ -134,7 +137,10 @@ class FederatedRound(Algorithm):
         return self.bind_kernel(self.steps_kernel)
 
     @cached_property
-    def _run_clients(self) -> Kernel:
+    def _run_clients(self) -> Callable[..., None]:
+        if isinstance(model := self.problem.model, ExternalModel):
+            # Imported by its name: a static reference would make the backend part of every run's identity.
+            return importlib.import_module(model.backend).client_loop(self)
         size = self.problem.layout.size
         client = {
             "local_steps": self.client_steps,
@@ -281,7 +287,8 @@ class FederatedRound(Algorithm):
     def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
         assert cohort is not None
         state = self.start_round(state, cohort)
-        keys = message_keys(cohort.seed, cohort.round, cohort.clients) if self.transform.random else None
+        is_random = self.transform.random or getattr(self.problem.model, "is_random", False)
+        keys = message_keys(cohort.seed, cohort.round, cohort.clients) if is_random else None
         out = self._buffer_pool[len(cohort.clients)]
         noise = self.cohort_noise(cohort)
         messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, noise, out)

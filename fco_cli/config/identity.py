@@ -49,7 +49,7 @@ def identity_of(run: Run) -> Identity:
 
     data = {"task": run.task.identity() | code_of(run.task, unused), "seed": run.seed, "dtype": run.hparams.dtype}
     if run.task.model.name != "auto":
-        data["model"] = described(run.task.model)
+        data["model"] = run.task.model.identity() | code_of(run.task.model, unused)
     kind = {"mirror": described(run.mirror), "weighting": run.hparams.weighting}
     psi, algo = described(run.regularizer), described(run.algo)
     # A run that records client models or snapshots needs another record than one without.
@@ -97,8 +97,8 @@ def code_of(part: Any, without: tuple[str, ...] = ()) -> dict[str, str]:
     return {"code": digest_of(tuple(part_classes(part)), (*WITHOUT_NUMBERS, *without))}
 
 
-def part_classes(part: Any) -> Iterator[type]:
-    """Yield the class of a part and the classes that it looks up by a configured name."""
+def part_classes(part: Any) -> Iterator[type | Definition]:
+    """Yield the class of a part and the classes and definitions that it looks up by a configured name."""
     yield type(part)
     yield from part.bound_classes() if hasattr(part, "bound_classes") else ()
 

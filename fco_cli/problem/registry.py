@@ -114,7 +114,7 @@ def load_plugin(source: str, path: Path | None = None) -> Plugin:
         else:
             assert path is not None
             content = _read(source, path)
-            _execute(name, path, content)
+            execute_file(name, path, content)
     _loaded[source] = Plugin(name, path, hashlib.sha256(content).hexdigest())
     return _loaded[source]
 
@@ -128,7 +128,7 @@ def _read(source: str, path: Path) -> bytes:
         raise UserError(f"plugins: {source}: {problem.strerror}") from problem
 
 
-def _execute(name: str, path: Path, content: bytes) -> None:
+def execute_file(name: str, path: Path, content: bytes) -> None:
     """Execute a file as a module, without cached bytecode: its time stamps do not separate edits within a second."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -167,7 +167,7 @@ def _checked_plugin(label: str, module: str) -> Iterator[None]:
         except UserError:
             raise
         except (Exception, SystemExit) as problem:
-            raise UserError(f"{label}: {_reason(problem, module)}") from problem
+            raise UserError(f"{label}: {import_error(problem, module)}") from problem
         _check_names(label, module, before)
     except UserError:
         sys.modules.pop(module, None)  # unregisters its classes
@@ -198,7 +198,7 @@ def _check_names(label: str, module: str, before: set[Any]) -> None:
         raise UserError(f"{label}: registers nothing; define a subclass with a `name` of one of {families}")
 
 
-def _reason(problem: BaseException, module: str) -> str:
+def import_error(problem: BaseException, module: str) -> str:
     """Return the reason of a failed import in one line, with the line of the plug-in where it happened."""
     if isinstance(problem, SyntaxError):
         return f"line {problem.lineno}: SyntaxError: {problem.msg}"

@@ -21,6 +21,7 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.losses.base import on_row
 from fco_cli.problem.losses.site_bias import bias_finder, client_biases
+from fco_cli.problem.models.external import ExternalModel
 from fco_cli.problem.models.linear import Linear, Model
 
 model: Model = declared(Model)
@@ -253,6 +254,8 @@ def _one_client(data: ClientData, model: Model, loss: Loss) -> Kernel:
 
 def own_losses(data: ClientData, model: Model, loss: Loss, models: Array, clients: Array) -> tuple[Array, Array | None]:
     """Return mean losses and accuracies [n, J] of models[i] [J, P] on the rows of clients[i] only."""
+    if isinstance(model, ExternalModel):
+        return model.own_losses(data, loss, models, clients)
     models = np.ascontiguousarray(models, dtype=data.x.dtype)
     losses, hits = np.zeros(models.shape[:2]), np.zeros(models.shape[:2])
     evaluate = specialize(evaluate_own_models, parallel=True, add_client=_one_client(data, model, loss))
@@ -262,6 +265,8 @@ def own_losses(data: ClientData, model: Model, loss: Loss, models: Array, client
 
 def scores_of(model: Model, data: ClientData, w: Array) -> Array:
     """Return the scores of all rows: [J, C, N]."""
+    if isinstance(model, ExternalModel):
+        return model.scores(data, w)
     w = np.ascontiguousarray(w, dtype=data.x.dtype)
     scores = np.empty((len(w), model.widths[-1], len(data.y)), w.dtype)
     score = specialize(score_clients, parallel=True, model=model_kernels(model))
@@ -291,6 +296,8 @@ def risk_of(data: ClientData, weights: Array, model: Model, loss: Loss) -> Risk:
     """Return F: from sufficient statistics if that is cheaper, else by passes over the rows; from sites if remote."""
     if isinstance(data, RemoteRows):
         return data.risk(weights)
+    if isinstance(model, ExternalModel):
+        return model.risk(data, weights, loss)
     size = model.layout.size
     plain = isinstance(model, Linear) and not model.site_bias and isinstance(data.x, np.ndarray)
     if loss.quadratic and plain and size <= GRAM_LIMIT and size <= len(data.y):

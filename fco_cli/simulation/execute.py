@@ -256,6 +256,13 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
     return replace(verdict, advice=FEW_DIGITS) if run.algo.one_shot and not verdict.converged else verdict
 
 
+def _software(run: Run) -> dict[str, Any]:
+    """Return the versions of the software, and the digests of the files that were loaded for the run by path."""
+    own = software(run.plugins)
+    files = own.get("plugins", {}) | run.task.model.files()
+    return own | {"versions": own["versions"] | run.task.model.versions()} | ({"plugins": files} if files else {})
+
+
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:
     assert job.model is not None
     problem, verdict = simulation.setup.problem, _verdict(run, job, simulation, smoothness)
@@ -274,7 +281,7 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
         "smoothness": smoothness,
         **({"weighting": run.hparams.weighting} if "weighting" in run.algo.uses else {}),
         "convergence": None if verdict is None else verdict.as_json(),
-        **software(run.plugins),
+        **_software(run),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     run.task.export(problem, job.model, record.folder)

@@ -12,6 +12,7 @@ from fco_cli.errors import require
 from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
 from fco_cli.problem.layout import Array
 from fco_cli.problem.models.choices import AutoModel, ModelChoice
+from fco_cli.problem.models.external import ExternalModel
 from fco_cli.problem.models.linear import Linear, Model
 from fco_cli.problem.problem import Problem, TaskData
 
@@ -77,10 +78,12 @@ class Task(ABC):
 
     def with_chosen_model(self, data: TaskData, seed: int) -> TaskData:
         """Return the data with the configured model and initial weights in place of the task's own model."""
-        model = self.model.build(data.model, seed)
+        model = self.model.build_on(data, seed)
         self.check_model(data.model, model)
         if isinstance(model, Linear):
             return replace(data, model=replace(model, seed=seed) if self.start == "glorot" else model)
+        if isinstance(model, ExternalModel):
+            require(self.start is None, "task.start", self.start, f"null: model={self.model.name} initializes itself")
         allowed = "null or glorot: hidden layers cannot be trained from zeros"
         require(self.start != "zeros", "task.start", self.start, allowed)
         return replace(data, model=model)

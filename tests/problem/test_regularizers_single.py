@@ -18,8 +18,9 @@ from fco_cli.problem.layout import Block, Layout
 from fco_cli.problem.mirror import Geometry, psi_subgradient, psi_value, to_primal
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers import all_regularizers
+from fco_cli.problem.regularizers.base import BlockInfo
 from fco_cli.problem.regularizers.blockwise import Blockwise
-from fco_cli.problem.regularizers.nuclear import NuclearBall
+from fco_cli.problem.regularizers.nuclear import Nuclear, NuclearBall
 from fco_cli.problem.regularizers.ordered import L0, L0Ball, Monotone, Slope
 from fco_cli.problem.regularizers.penalties import L1
 from fco_cli.problem.regularizers.sets import Box, L1Ball, L2Ball, Simplex
@@ -172,6 +173,47 @@ def test_blockwise_must_name_all_regularized_blocks_and_no_others():
         Blockwise(blocks={"bias": {"name": "none"}}).check_layout(layout)
 
 
+LAYERS = Layout((Block("conv1.weight", (4, 1, 3)), Block("conv1.bias", (4,), False), Block("fc.weight", (2, 4))))
+
+
+def test_a_block_has_the_first_pattern_that_matches():
+    l1, l2 = {"name": "l1", "strength": 1.0}, {"name": "l2_squared", "strength": 2.0}
+    psi = Blockwise(blocks={"conv*": l1, "*": l2})
+    psi.check_layout(LAYERS)
+    assert psi.table(LAYERS)[:, 5].tolist() == [0, 0, 1]
+    for blocks in ({"conv*": l1}, {"*": l1, "fc.weight": l2}, {"*.weight": l1, "absent*": l2}):
+        with pytest.raises(UserError, match=r"regularizer\.blocks: got .* all of conv1\.weight, fc\.weight"):
+            Blockwise(blocks=blocks).check_layout(LAYERS)
+    with pytest.raises(UserError, match=r"regularizer\.blocks\.a: got 'l1', must be a mapping"):
+        Blockwise(blocks={"a": "l1"})
+
+
+def test_groups_are_the_rows_of_blocks_of_several_axes():
+    psi = GroupLasso(strength=0.5, group_size=0)
+    psi.check_layout(LAYERS)
+    groups = psi.coordinate_numbers(LAYERS)
+    assert groups.tolist() == [*np.repeat(range(4), 3), *range(4), *np.repeat(range(2), 4)]
+    z, out = np.random.default_rng(0).standard_normal(12), np.empty(12)
+    z[3:6] *= 0.1
+    block = BlockInfo(0, 4, 3, groups[:12])
+    psi.prox.uncompiled(z, 0.8, psi.numbers[0], block, out)
+    norms = np.linalg.norm(z.reshape(4, 3), axis=1, keepdims=True)
+    expected = z.reshape(4, 3) * np.maximum(1 - 0.4 * np.sqrt(3) / norms, 0)
+    np.testing.assert_allclose(out.reshape(4, 3), expected, rtol=1e-12)
+    assert not out[3:6].any()
+    assert psi.value.uncompiled(z, psi.numbers[0], block) == pytest.approx(0.5 * np.sqrt(3) * norms.sum())
+
+
+def test_the_nuclear_norm_of_a_block_of_several_axes_is_that_of_its_matrix():
+    psi = Nuclear(strength=0.5)
+    psi.check((4, 2, 3, 3))
+    with pytest.raises(UserError, match="a regularizer of vectors"):
+        psi.check((4,))
+    w = np.random.default_rng(0).standard_normal(72)
+    value = psi.value.uncompiled(w, psi.numbers[0], BlockInfo(0, 4, 18, np.ones(72)))
+    assert value == pytest.approx(psi.strength * np.linalg.svd(w.reshape(4, 18), compute_uv=False).sum())
+
+
 # Parameters.
 
 
@@ -183,7 +225,8 @@ def test_parameters_are_validated(name):
     for key in keys:
         reported = "upper" if key == "lower" else key  # the bounds of a box are checked together
         count = key in ("group_size", "nonzeros")  # integers
-        for bad in (-np.inf if key == "lower" else -2.0, np.nan, 0 if count else np.inf):
+        smallest = {"group_size": 0, "nonzeros": 1}.get(key, 0)  # 0: the rows of a block are the groups
+        for bad in (-np.inf if key == "lower" else -2.0, np.nan, smallest - 1 if count else np.inf):
             with pytest.raises(UserError, match=rf"^regularizer\.{reported}: got "):
                 kind(**{**usual, key: bad})
 
@@ -194,7 +237,7 @@ def test_parameters_are_validated(name):
         (lambda: Blockwise(blocks={"weights": {"name": "ridge"}}), "regularizer.blocks.weights.name: got 'ridge'"),
         (lambda: Blockwise(blocks={"weights": {"name": "l1", "lambda": 1.0}}), "regularizer.blocks.weights"),
         (lambda: Blockwise(blocks={}), "regularizer.blocks"),
-        (lambda: GroupLasso(strength=1.0, group_size=0), "regularizer.group_size: got 0"),
+        (lambda: GroupLasso(strength=1.0, group_size=-1), "regularizer.group_size: got -1"),
         (lambda: GroupLasso(strength=1.0, group_size=5).check((12,)), "a divisor of 12"),
         (lambda: Box(lower=1.0, upper=0.0), "regularizer.upper"),
         (lambda: Simplex(total=0.0), "regularizer.total"),

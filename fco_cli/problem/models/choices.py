@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from fco_cli.code_digest import Definition
 from fco_cli.errors import require
 from fco_cli.problem.models.linear import Linear, Model, SparseLinear
 from fco_cli.problem.models.network import Network
 from fco_cli.problem.registry import Registry
+
+if TYPE_CHECKING:
+    from fco_cli.problem.problem import TaskData
 
 
 @dataclass(kw_only=True)
@@ -25,6 +30,26 @@ class ModelChoice:
         Raise UserError if the model does not support the task's rows.
         """
         raise NotImplementedError
+
+    def build_on(self, data: TaskData, seed: int) -> Model:
+        """Return the model for a task's data, which has the task's own model."""
+        return self.build(data.model, seed)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the configuration that determines the model, without its code."""
+        return asdict(self)
+
+    def bound_classes(self) -> Iterable[type | Definition]:
+        """Return the classes and definitions in the configuration, whose code is part of the identity."""
+        return ()
+
+    def files(self) -> dict[str, str]:
+        """Return the SHA-256 digests of the files that were loaded for the model, by path."""
+        return {}
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that only this model needs."""
+        return {}
 
 
 @dataclass(kw_only=True)

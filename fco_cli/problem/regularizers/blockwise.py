@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -72,14 +73,15 @@ class Blockwise(Regularizer):
     """Sum over blocks: psi(w) = sum_b psi_b(w_b).
 
     `blocks` maps each regularized block to the name and the parameters of its regularizer, for example
-    {weights: {name: l1, strength: 0.1}}.
+    {weights: {name: l1, strength: 0.1}}. A key may be a pattern, such as conv*; a block has the first key that matches.
     """
 
-    blocks: dict[str, Any]
+    blocks: Any  # a mapping; a typed one would keep the keys of its default beside those that are given
     name: str = "blockwise"
 
     def __post_init__(self) -> None:
-        require(len(self.blocks) > 0, "regularizer.blocks", self.blocks, "a mapping of each block to {name: ..., ...}")
+        is_mapping = isinstance(self.blocks, dict) and len(self.blocks) > 0
+        require(is_mapping, "regularizer.blocks", self.blocks, "a mapping of each block to {name: ..., ...}")
         self.convex = all(one.convex for one in self.pieces.values())  # type: ignore[misc]
         self.constraint = all(one.constraint for one in self.pieces.values())  # type: ignore[misc]
         self.separable = all(one.separable for one in self.pieces.values())  # type: ignore[misc]
@@ -105,28 +107,35 @@ class Blockwise(Regularizer):
         return [type(one) for one in self.pieces.values()]
 
     def piece_index(self, name: str) -> int:
-        return list(self.pieces).index(name) if name in self.pieces else 0  # 0 for a bias, which is not regularized
+        """Return the index of the first key that matches; 0 for a bias, which is not regularized."""
+        return next((index for index, key in enumerate(self.pieces) if fnmatchcase(name, key)), 0)
 
     def scalar_form(self, numbers: Numbers, per_weight: Array, name: str) -> Array | None:
         index, last = self.piece_index(name), len(self.pieces) - 1
         for _ in range(index):
             numbers = numbers["others"]
-        return self.pieces[name].scalar_form(numbers if index == last else numbers["first"], per_weight, name)
+        piece = list(self.pieces.values())[index]
+        return piece.scalar_form(numbers if index == last else numbers["first"], per_weight, name)
 
     def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
-        numbers = super().coordinate_numbers(layout, features)
-        for name, one in self.pieces.items():
-            numbers[layout.slices[name]] = one.coordinate_numbers(layout, features)[layout.slices[name]]
+        numbers, pieces = super().coordinate_numbers(layout, features), list(self.pieces.values())
+        own = [one.coordinate_numbers(layout, features) for one in pieces]
+        for block in layout.blocks:
+            if block.regularized:
+                part = layout.slices[block.name]
+                numbers[part] = own[self.piece_index(block.name)][part]
         return numbers
 
     def check_layout(self, layout: Layout) -> None:
-        regularized = {block.name: block for block in layout.blocks if block.regularized}
-        is_complete = set(self.pieces) == set(regularized)
-        require(
-            is_complete, "regularizer.blocks", ", ".join(self.pieces), f"all of {', '.join(regularized)}, no others"
-        )
-        for name, one in self.pieces.items():
-            one.check(regularized[name].shape)
+        regularized = [block for block in layout.blocks if block.regularized]
+        matches = [[fnmatchcase(block.name, key) for key in self.pieces] for block in regularized]
+        used = {list(self.pieces)[row.index(True)] for row in matches if any(row)}
+        is_complete = all(map(any, matches)) and used == set(self.pieces)
+        names = ", ".join(block.name for block in regularized)
+        allowed = f"all of {names}, or patterns such as * that match each of them, and no others"
+        require(is_complete, "regularizer.blocks", ", ".join(self.pieces), allowed)
+        for block in regularized:
+            list(self.pieces.values())[self.piece_index(block.name)].check(block.shape)
 
     @property
     def value(self) -> Kernel:  # type: ignore[override]
@@ -149,6 +158,8 @@ class Blockwise(Regularizer):
 
 def _regularizer(block: str, options: dict[str, Any]) -> Regularizer:
     """Return the regularizer of one block; raise UserError for an unknown name or parameter."""
+    is_mapping = isinstance(options, dict)
+    require(is_mapping, f"regularizer.blocks.{block}", options, "a mapping such as {name: l1, strength: 0.1}")
     numbers = dict(options)
     kinds = {name: kind for name, kind in all_regularizers().items() if kind is not Blockwise}
     name = numbers.pop("name", None)

@@ -45,7 +45,8 @@ class Nuclear(Regularizer):
         non_negative("strength", self.strength)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        is_matrix = len(shape) == 2
+        """Raise UserError for vectors; a block of more axes is the matrix of its first axis by all others."""
+        is_matrix = len(shape) >= 2
         require(is_matrix, "regularizer", self.name, f"a regularizer of vectors; the weights have shape {shape}")
 
     @staticmethod

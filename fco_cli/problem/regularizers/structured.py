@@ -91,6 +91,7 @@ def squared_group_norms(w, groups, size):
 class GroupLasso(Regularizer):
     """Group lasso: psi(w) = strength * sum_g |w_g|_2, where a group is `group_size` consecutive weights.
 
+    With `group_size` 0 a group is a row of its block: the weights of one output channel or unit of a network.
     Alternatively, `groups` assigns features to groups, as a mapping or a CSV file with the columns feature and group.
     Groups may then have different sizes n_g, and psi(w) = strength * sum_g sqrt(n_g) |w_g|_2.
     """
@@ -104,7 +105,8 @@ class GroupLasso(Regularizer):
     def __post_init__(self) -> None:
         non_negative("strength", self.strength)
         if self.groups is None:
-            require(self.group_size >= 1, "regularizer.group_size", self.group_size, "a whole number >= 1")
+            allowed = "a whole number >= 1, or 0 for the rows of a block"
+            require(self.group_size >= 0, "regularizer.group_size", self.group_size, allowed)
             return
         self.group_size = 0
         if not isinstance(self.groups, dict):
@@ -114,10 +116,10 @@ class GroupLasso(Regularizer):
     @property
     def kind(self) -> str:
         """Key of the stack: runs with different groups do not share one."""
-        return f"{self.name}({self.group_size or sorted(self.groups.items())})"
+        return f"{self.name}({self.group_size if self.groups is None else sorted(self.groups.items())})"
 
     def check(self, shape: tuple[int, ...]) -> None:
-        if self.groups is None:
+        if self.groups is None and self.group_size:
             size = prod(shape)
             is_divisor = size % self.group_size == 0
             require(is_divisor, "regularizer.group_size", self.group_size, f"a divisor of {size}, the block size")
@@ -125,9 +127,9 @@ class GroupLasso(Regularizer):
     def coordinate_numbers(self, layout: Layout, features: Sequence[str] | None = None) -> Array:
         """Return the group index of each weight."""
         if self.groups is None:
-            starts = layout.table[:, 0]
-            positions = np.arange(layout.size) - np.repeat(starts, np.diff([*starts, layout.size]))
-            return (positions // self.group_size).astype(float)
+            starts, sizes = layout.table[:, 0], np.diff(np.append(layout.table[:, 0], layout.size))
+            positions = np.arange(layout.size) - np.repeat(starts, sizes)
+            return (positions // (self.group_size or np.repeat(layout.table[:, 3], sizes))).astype(float)
         indices = {group: index for index, group in enumerate(sorted(set(self.groups.values())))}
         given = {feature: indices[group] for feature, group in self.groups.items()}
         assigned = expand_by_feature("regularizer.groups", given, layout, features, other=-1)
