@@ -176,8 +176,8 @@ class Fit:
         self.waiting[:] = False
         for array in (self.value, self.rounds):
             array[jobs] = array[nearest]
-        for array in (self.w, self.gradient):
-            self._assign(array, jobs, self._part(array, nearest))
+        for vectors in (self.w, self.gradient):
+            self._assign(vectors, jobs, self._part(vectors, nearest))
         self.objective[jobs] = self.value[jobs] + self._psi(jobs, self.w[jobs])
         self.residual[jobs] = self._residual(jobs, self._part(self.w, jobs), self._part(self.gradient, jobs))
         if self.columns is None:
