@@ -274,7 +274,9 @@ class SurvivalByCenter(Publication):
         for number, line in enumerate(lines[1:], 2):
             part, _, center = line[-1].partition("_") if len(line) == 3 else ("", "", "")
             if part not in ("train", "test") or part != line[1] or center not in known:
-                raise UserError(f"{path}: line {number}: must be a patient, train or test, and the same with _ and a center")
+                raise UserError(
+                    f"{path}: line {number}: must be a patient, train or test, and the same with _ and a center"
+                )
             parts[line[0]] = part, int(center)
         return parts
 

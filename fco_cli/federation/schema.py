@@ -213,16 +213,22 @@ class CurvedModels(FitModels, kw_only=True):
 
 
 class Evaluate(Masked, kw_only=True):
-    """Request to evaluate models of some fits on the rows of one part."""
+    """Request to evaluate models of some fits on the rows of one part.
+
+    `differences`: losses of held-out rows are those of all rows without those of the training rows.
+    """
 
     fits: Annotated[list[EvaluatedModels], Meta(min_length=1)]
     part: Part
     gradient: bool
     sums: bool
     spread: bool
+    differences: bool = False
 
     def __post_init__(self) -> None:
         require_distinct("fits", [one.fit for one in self.fits])
+        if self.differences and (self.part != "held_out" or any(one.noise is not None for one in self.fits)):
+            raise ValueError("differences: are losses of held-out rows without noise")
 
 
 class Hessian(Masked, kw_only=True):

@@ -103,7 +103,9 @@ def test_coxph_on_six_regions(ties, real_data, tmp_path):
     record = glm(*words, f"glm.drop={drop}", "glm.meta=false")
     names = ", ".join(json.dumps(name) for name in record.table.index)
     program = BRCA.replace("FOLDER", json.dumps(str(folder))).replace("NAMES", f"c({names})")
-    done = subprocess.run(["Rscript", "-e", program.replace("TIES", f'ties = "{ties}"')], capture_output=True, text=True)
+    done = subprocess.run(
+        ["Rscript", "-e", program.replace("TIES", f'ties = "{ties}"')], capture_output=True, text=True
+    )
     if "there is no package called" in done.stderr:
         pytest.skip("R's survival is not installed")
     theirs = np.array(done.stdout.split(), float)

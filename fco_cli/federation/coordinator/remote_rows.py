@@ -48,6 +48,7 @@ class SiteRows(RemoteRows):
     loss: Loss = field(kw_only=True)
     hessian_limits: dict[str, int | None] = field(kw_only=True)  # by site, parameters of a Hessian; None: no limit
     estimating: list[str] = field(default_factory=list, kw_only=True)  # sites that take part in fits of their own
+    events: int | None = field(default=None, kw_only=True)  # of held-out rows whose labels are times, if shared
     last: dict[bytes, Known] = field(default_factory=dict, kw_only=True)  # last evaluation, by model
     quadratics: dict[tuple[bytes, bytes], Quadratic] = field(default_factory=dict, kw_only=True)
     # answers about single models, by model and columns
@@ -314,10 +315,14 @@ class Question:
 
 
 def evaluate_together(
-    questions: Sequence[Question], gradient: bool = False, sums: bool = True, spread: bool = False
+    questions: Sequence[Question],
+    gradient: bool = False,
+    sums: bool = True,
+    spread: bool = False,
+    differences: bool = False,
 ) -> list[Evaluation]:
     """Return the evaluations of models of several fits on rows of the same part, requested in one message."""
-    responses = request_evaluations(questions, gradient, sums, spread)
+    responses = request_evaluations(questions, gradient, sums, spread, differences)
     return [one.rows.evaluation(answer, one, gradient) for one, answer in zip(questions, responses, strict=True)]
 
 
@@ -342,23 +347,28 @@ def held_out_losses(questions: Sequence[tuple[SiteRows, Array, str]]) -> list[Ar
     """Return the losses [J] of models on the held-out rows of several fits, requested in one message.
 
     A question is about rows, models and the weighting of the sites. Numbers for metrics are requested as well if they
-    are few.
+    are few. Losses that are not sums over rows are differences (`problem/held_out.py`).
     """
     first = questions[0][0]
+    differences = first.loss.client_loss is not None and first.is_exact
     few = first.loss.client_loss is None and (first.metric_sums is None or not first.metric_sums.histogram)
     asked = [Question(rows, w, rows.weights(weighting)) for rows, w, weighting in questions]
-    return [one.value for one in evaluate_together(asked, sums=few, spread=few)]
+    return [one.value for one in evaluate_together(asked, sums=few, spread=few, differences=differences)]
 
 
 def request_evaluations(
-    questions: Sequence[Question], gradient: bool = False, sums: bool = True, spread: bool = False
+    questions: Sequence[Question],
+    gradient: bool = False,
+    sums: bool = True,
+    spread: bool = False,
+    differences: bool = False,
 ) -> list[AnyResponses]:
     """Return the sites' evaluations of the models; the last ones are kept in `SiteRows.last`."""
     first, sums_wanted = questions[0].rows, sums
     sums = sums and first.metric_sums is not None
     head = {
         "fits": [one.head() | {"noise": one.noise} for one in questions],
-        "part": first.part, "gradient": gradient, "sums": sums, "spread": spread,
+        "part": first.part, "gradient": gradient, "sums": sums, "spread": spread, "differences": differences,
     }  # fmt: skip
 
     def specs(one: Question, name: str | None) -> dict[str, ArraySpec]:

@@ -176,7 +176,7 @@ class CustomAtSites(Custom):
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
                 trained_as=np.array([trained.get(name, -1) for name in sizes], int) if part != "training" else None,
                 agreement=agreement, fit=fit, names=list(sizes), part=part, loss=loss,
-                hessian_limits=limits, estimating=alone,
+                hessian_limits=limits, estimating=alone, events=_events(counts) if part == "held_out" else None,
             ) if sizes else None  # fmt: skip
 
         training = rows("training")
@@ -347,6 +347,12 @@ def _no_preparation(descriptions: dict[str, Description]) -> Preparation:
 def _columns(description: Description) -> list[str]:
     """Return the column names that a site uses in messages."""
     return description.names or [f"x{k}" for k in range(description.features)]
+
+
+def _events(counts: Counts) -> int | None:
+    """Return the number of events among the held-out rows of all sites, None if a site does not share it."""
+    known = [one.events for one in counts.values() if one.held_out]
+    return sum(events for events in known if events is not None) if None not in known else None
 
 
 def _least(limits: list[int | None]) -> int | None:

@@ -152,8 +152,14 @@ class SiteData:
             summary = self.disclosure.released_summary(exact, split.training_table()).plain()
         return {
             "training": training, "held_out": held_out, "test": test, "summary": summary, "categories": names,
-            "max_parameters": self.disclosure.max_parameters(training),
+            "max_parameters": self.disclosure.max_parameters(training), "events": self._held_out_events(split, task),
         }  # fmt: skip
+
+    def _held_out_events(self, split: Split, task: Custom) -> int | None:
+        """Return the number of events among the held-out rows of a fit, None if it is not shared."""
+        if not task.configured_loss().censored_labels or not split.parts.validation.any():
+            return None
+        return self.disclosure.released_events(split.data.y[split.parts.validation])
 
     def summarize(self, request: Summarize, arrays: Arrays) -> Message:
         """Return sums of the training rows' columns around a center, for preparations from sums over the sites."""

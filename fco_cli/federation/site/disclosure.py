@@ -262,6 +262,15 @@ class Disclosure:
         least = self.policy.min_rows
         return np.where(counts < least, 0, np.where(rows - counts < least, rows, counts))
 
+    def released_events(self, y: Array) -> int | None:
+        """Return the number of events among labels, None if the policy hides it; count it in the ledger."""
+        events, policy = int((y > 0).sum()), self.policy
+        is_small = min(events, len(y) - events) < policy.min_rows and 0 < events < len(y)
+        if policy.min_noise > 0 or (policy.hide_small_cells and is_small):
+            return None
+        self.charge(1)
+        return events
+
     def released_histogram(self, counts: Array) -> Array:
         """Return histograms [J, bins] with neighboring bins merged until they hold min_rows rows."""
         if not self.policy.hide_small_cells:
