@@ -124,12 +124,15 @@ class RowCounts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class SplitRows(Response, kw_only=True):
     """Response to `prepare`: the rows of every fit, and scores per row.
 
-    `estimates` is true if the site takes part in fits of its rows alone.
+    `estimates` is true if the site takes part in fits of its rows alone, `tables` if it sends risk tables of its times,
+    with cells of at least `min_cell` events.
     """
 
     fits: Annotated[list[RowCounts], Meta(min_length=1)]
     outputs: Outputs
     estimates: bool = False
+    tables: bool = False
+    min_cell: Annotated[int, Meta(ge=1, lt=2**31)] = 1
 
 
 class Known(Response, kw_only=True):
@@ -172,5 +175,6 @@ class Unmasked(Response, kw_only=True):
 RESPONSES: dict[str, type[Response]] = dict.fromkeys(REQUESTS, Response) | {
     "describe": Description, "prepare": SplitRows, "load": Known, "key": KeyResponse, "keys": OfferResponse,
     "offer": OfferResponse, "unmask": Unmasked, "train": MaskedResponse, "evaluate": MaskedResponse,
+    "survival": MaskedResponse,
     "count": MaskedResponse, "hessian": MaskedResponse, "smoothness": MaskedResponse, "summarize": MaskedResponse,
 }  # fmt: skip

@@ -240,6 +240,33 @@ class Hessian(Masked, kw_only=True):
         require_distinct("fits", [one.fit for one in self.fits])
 
 
+class RiskTable(Request, kw_only=True):
+    """Request for the risk table of the training rows, with times coarsened to cells of `min_cell` events.
+
+    With a `horizon`, also for groups of the risk until then.
+    """
+
+    fit: FitIndex
+    min_cell: Positive
+    horizon: Amount | None = None
+
+
+class Survival(Masked, kw_only=True):
+    """Request for numbers of pairs of the training rows, divided by powers of two, or for sums of tests.
+
+    The tests are about the parameters `columns`, with given g(t); null: the numbers of pairs.
+    """
+
+    fit: FitIndex
+    min_cell: Positive
+    exponent: Annotated[int, Meta(ge=0, le=62)]
+    columns: Annotated[list[Column], Meta(min_length=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is not None and sorted(set(self.columns)) != self.columns:
+            raise ValueError("columns: must be sorted and distinct")
+
+
 class Smoothness(Masked, kw_only=True):
     """Request for the largest eigenvalue of the Hessians of batches, for step sizes."""
 
@@ -334,7 +361,8 @@ class Unmask(Request, kw_only=True):
 REQUESTS: dict[str, type[Request]] = {
     "describe": Describe, "prepare": Prepare, "summarize": Summarize, "count": Count,
     "moments": NoisyMoments, "apply": Apply,
-    "evaluate": Evaluate, "hessian": Hessian, "smoothness": Smoothness, "stack": Stack, "train": Train,
+    "evaluate": Evaluate, "hessian": Hessian, "smoothness": Smoothness,
+    "risk_table": RiskTable, "survival": Survival, "stack": Stack, "train": Train,
     "own": Own, "key": Request, "keys": Keys, "offer": Request, "unmask": Unmask, "save": Save,
     "load": Load, "forget": Forget,
 }  # fmt: skip

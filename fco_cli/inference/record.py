@@ -70,7 +70,7 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
         estimates = estimate(problem, with_tests=settings.tests, options=sums, **options)
         has_meta = settings.meta and not estimates.is_debiased and _why_no_meta(problem) is None
         meta = meta_analysis(problem, estimates, settings.level, retry=retry, **options) if has_meta else None
-        survival = SurvivalAnalysis.of(problem, estimates, settings)
+        survival = SurvivalAnalysis.of(problem, estimates, settings, run.hparams.fraction_bits, retry)
         with record.lock(wait=True):  # a second command waits and then reads the result
             if run.force:
                 (run.folder / "result.json").unlink(missing_ok=True)

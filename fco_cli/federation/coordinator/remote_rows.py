@@ -48,6 +48,8 @@ class SiteRows(RemoteRows):
     loss: Loss = field(kw_only=True)
     hessian_limits: dict[str, int | None] = field(kw_only=True)  # by site, parameters of a Hessian; None: no limit
     estimating: list[str] = field(default_factory=list, kw_only=True)  # sites that take part in fits of their own
+    tabulating: list[str] = field(default_factory=list, kw_only=True)  # sites that send risk tables
+    smallest_cell: int = field(default=1, kw_only=True)  # events in an interval of these
     events: int | None = field(default=None, kw_only=True)  # of held-out rows whose labels are times, if shared
     last: dict[bytes, Known] = field(default_factory=dict, kw_only=True)  # last evaluation, by model
     quadratics: dict[tuple[bytes, bytes], Quadratic] = field(default_factory=dict, kw_only=True)
@@ -255,6 +257,19 @@ class SiteRows(RemoteRows):
         from fco_cli.federation.coordinator.hessians import request_score_products  # imports this module
 
         return request_score_products(question, with_clients)
+
+    @property
+    def why_no_tables(self) -> str | None:
+        if self.is_masked:
+            return "with federation.masks only sums over the sites are known"
+        if not self.tabulating:
+            return "the sites do not share histograms (site.yaml: share_histograms)"
+        return None
+
+    def survival(self, w: Array, columns: Array, minimum: int) -> Any:
+        from fco_cli.federation.coordinator.survival import RemoteSurvival  # imports this module
+
+        return RemoteSurvival(self, w, columns, minimum)
 
     def why_no_estimates(self, m: int) -> str | None:
         if self.is_masked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -146,9 +147,14 @@ class CustomAtSites(Custom):
             head["rows"] = agreement.rows
         agreement.add("apply", head)
         limits = {name: _least([fit[name].max_parameters for fit in fits]) for name in responses}
-        alone = [name for name, response in responses.items() if response.head.estimates]
+        shared = {
+            "hessian_limits": limits,
+            "estimating": [name for name, response in responses.items() if response.head.estimates],
+            "tabulating": [name for name, response in responses.items() if response.head.tables],
+            "smallest_cell": max(response.head.min_cell for response in responses.values()),
+        }
         return [
-            self._task_data(agreement, k, counts, preparation, classes, outputs, dtype, limits, alone)
+            self._task_data(agreement, k, counts, preparation, classes, outputs, dtype, shared)
             for k, (counts, preparation) in enumerate(zip(fits, preparations, strict=True))
         ]
 
@@ -161,10 +167,9 @@ class CustomAtSites(Custom):
         classes: list[str] | None,
         outputs: int,
         dtype: str,
-        limits: dict[str, int | None],
-        alone: list[str],
+        shared: dict[str, Any],
     ) -> TaskData:
-        """Return the data of a fit; `limits` are those of Hessians, `alone` are the sites that share own estimates."""
+        """Return the data of a fit; `shared` are fields of `SiteRows` about what the sites share."""
         loss = self.configured_loss()
         trained = {name: m for m, name in enumerate(name for name, one in counts.items() if one.training)}
 
@@ -176,7 +181,7 @@ class CustomAtSites(Custom):
                 np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
                 trained_as=np.array([trained.get(name, -1) for name in sizes], int) if part != "training" else None,
                 agreement=agreement, fit=fit, names=list(sizes), part=part, loss=loss,
-                hessian_limits=limits, estimating=alone, events=_events(counts) if part == "held_out" else None,
+                **shared, events=_events(counts) if part == "held_out" else None,
             ) if sizes else None  # fmt: skip
 
         training = rows("training")

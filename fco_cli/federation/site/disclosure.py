@@ -43,7 +43,7 @@ ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
     "describe": frozenset(
         ("version", "code", "digest", "features", "names_digest", "names", "classes", "split"),
     ),
-    "prepare": frozenset(("fits", "outputs", "estimates")),
+    "prepare": frozenset(("fits", "outputs", "estimates", "tables", "min_cell")),
     "load": frozenset(("known",)),
     "key": frozenset(("key",)),
     "keys": frozenset(("offer",)),
@@ -58,6 +58,8 @@ ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
             "evaluate",
             "hessian",
             "smoothness",
+            "risk_table",
+            "survival",
             "stack",
             "train",
             "own",
@@ -261,6 +263,12 @@ class Disclosure:
             return counts
         least = self.policy.min_rows
         return np.where(counts < least, 0, np.where(rows - counts < least, rows, counts))
+
+    @property
+    def shares_tables(self) -> bool:
+        """True if the policy allows risk tables of the site's times."""
+        allowed = self.policy.messages is None or "risk_table" in self.policy.messages
+        return self.policy.share_histograms and self.policy.min_noise == 0 and not self.policy.masks and allowed
 
     def released_events(self, y: Array) -> int | None:
         """Return the number of events among labels, None if the policy hides it; count it in the ledger."""
