@@ -135,6 +135,12 @@ class SplitRows(Response, kw_only=True):
     min_cell: Annotated[int, Meta(ge=1, lt=2**31)] = 1
 
 
+class TermsResponse(Response, kw_only=True):
+    """Response to `terms`."""
+
+    summary: SummaryHead
+
+
 class Known(Response, kw_only=True):
     """Response to `load`: true if the client state of that round was restored."""
 
@@ -173,7 +179,8 @@ class Unmasked(Response, kw_only=True):
 
 
 RESPONSES: dict[str, type[Response]] = dict.fromkeys(REQUESTS, Response) | {
-    "describe": Description, "prepare": SplitRows, "load": Known, "key": KeyResponse, "keys": OfferResponse,
+    "describe": Description, "prepare": SplitRows, "load": Known,
+    "terms": TermsResponse, "key": KeyResponse, "keys": OfferResponse,
     "offer": OfferResponse, "unmask": Unmasked, "train": MaskedResponse, "evaluate": MaskedResponse,
     "survival": MaskedResponse,
     "count": MaskedResponse, "hessian": MaskedResponse, "smoothness": MaskedResponse, "summarize": MaskedResponse,

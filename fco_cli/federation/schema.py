@@ -76,10 +76,27 @@ class Masked(Request, kw_only=True):
     agreed: FullDigest | None = None
 
 
+class FitTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Terms of a formula in one fit: a preparation as JSON."""
+
+    fit: FitIndex
+    preparation: str
+
+
+class Terms(Request, kw_only=True):
+    """Request for the summary of the terms of a formula over the training rows of one fit."""
+
+    terms: FitTerms
+
+
 class Summarize(Masked, kw_only=True):
-    """Request for sums of the training rows' columns (`exact_sums.column_sums`), with every fit's categories."""
+    """Request for sums of the training rows' columns (`exact_sums.column_sums`), with every fit's categories.
+
+    With `terms`, for those of the terms of one fit by a preparation.
+    """
 
     categories: list[CategoryNames]
+    terms: FitTerms | None = None
 
     def __post_init__(self) -> None:
         for fit in self.categories:
@@ -88,12 +105,15 @@ class Summarize(Masked, kw_only=True):
 
 
 class Count(Masked, kw_only=True):
-    """Request for cumulative counts of the columns' values of some fits."""
+    """Request for cumulative counts of the columns' values of some fits, or of the values of the terms of one."""
 
     fits: Annotated[list[FitIndex], Meta(min_length=1)]
+    terms: FitTerms | None = None
 
     def __post_init__(self) -> None:
         require_distinct("fits", self.fits)
+        if self.terms is not None and self.fits != [self.terms.fit]:
+            raise ValueError("terms: are those of one fit")
 
 
 class DealHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -132,6 +152,7 @@ class Prepare(Request, kw_only=True):
     summary: bool
     exact: bool = False
     folds: Annotated[list[Fold | None], Meta(min_length=1, max_length=2**12)]
+    keeps_offset: bool = False  # the offset is an additional last feature
 
     def __post_init__(self) -> None:
         require_distinct("sites", self.sites)
@@ -360,7 +381,7 @@ class Unmask(Request, kw_only=True):
 
 REQUESTS: dict[str, type[Request]] = {
     "describe": Describe, "prepare": Prepare, "summarize": Summarize, "count": Count,
-    "moments": NoisyMoments, "apply": Apply,
+    "terms": Terms, "moments": NoisyMoments, "apply": Apply,
     "evaluate": Evaluate, "hessian": Hessian, "smoothness": Smoothness,
     "risk_table": RiskTable, "survival": Survival, "stack": Stack, "train": Train,
     "own": Own, "key": Request, "keys": Keys, "offer": Request, "unmask": Unmask, "save": Save,

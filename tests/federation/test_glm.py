@@ -256,7 +256,6 @@ def test_parameters_per_row(at_sites):
 def test_wrong_settings(at_sites):
     for words, reason in (
         (("federation.min_sites=2",), r"^federation.min_sites: got 2, must be null with experiment=glm"),
-        (("glm.exposure=x1",), r"^glm.exposure: got 'x1', must be null with federation=flare"),
     ):
         with pytest.raises(UserError, match=reason):
             run(at_sites("logistic", *words))
@@ -330,6 +329,54 @@ def test_sites_that_share_no_tables(at_sites):
     assert [line["client"] for line in theirs["concordance"]] == ["all clients", *NAMES]
     note = "no survival curves and tests of proportional hazards: the sites do not share histograms (site.yaml: "
     assert f"{note}share_histograms)" in theirs["notes"]
+
+
+FORMULA = "task.formula='x0 * x3 + ns(x1, df=3) + poly(x2, 2) + bs(exp(x3), df=4)'"
+
+
+@pytest.mark.parametrize("words", [(), ("task.fill=median", "task.standardize=false")])
+def test_formulas_equal_the_simulation(simulated, at_sites, words):
+    """Knots from the sites' counts, powers and moments of the terms: bits of the simulation."""
+    pytest.importorskip("formulaic")
+    local, remote = simulated("logistic", FORMULA, *words), run(at_sites("logistic", FORMULA, *words))
+    assert_same_bytes(local, remote, "covariance.npz", "coefficients.csv", "terms.csv", "linear_model.npz")
+    assert [line["term"] for line in result(remote)["terms"]][:2] == ["x0", "x3"]
+    ours, theirs = (json.loads((one / "preparation.json").read_text()) for one in (local, remote))
+    assert ours["terms"] == theirs["terms"]
+    assert ours["scale"] == theirs["scale"]
+
+
+def test_formulas_with_masks(simulated, masked, at_sites):
+    """Terms are prepared from exact sums, and knots from sums of counts; extremes are not known."""
+    pytest.importorskip("formulaic")
+    words = ("task.formula='x0 + bs(x1, df=5, lower_bound=-9, upper_bound=9) + x2:x3'", "glm.meta=false")
+    local, remote = simulated("logistic", *words, "hparams.fraction_bits=40"), run(masked("logistic", *words))
+    assert_same_bytes(local, remote, "coefficients.csv", "terms.csv")
+    with pytest.raises(UserError, match=r"^task.formula: ns\(x1, df=3\): extremes are not known with masks; use bs"):
+        run(masked("logistic", "task.formula='ns(x1, df=3)'", "glm.meta=false"))
+
+
+@pytest.mark.parametrize("loss", ["poisson", "cox", "logistic"])
+def test_offsets_equal_the_simulation(simulated, at_sites, loss):
+    words = ("task.offset=x3", "task.formula='x0 + x1'") if loss == "logistic" else ("task.offset=x3",)
+    local, remote = simulated(loss, *words), run(at_sites(loss, *words))
+    assert_same_bytes(local, remote, "covariance.npz", "coefficients.csv", "terms.csv", "linear_model.npz")
+    assert "x3" not in [line["term"] for line in result(remote)["terms"]]
+
+
+def test_wrong_formulas_and_offsets(at_sites):
+    for words, reason in (
+        (
+            ("task.formula=x0+x9",),
+            r"^task.formula: got 'x0\+x9', must be a formula of the sites' columns, which have no 'x9'",
+        ),
+        (("task.offset=x9",), r"^task.offset: got 'x9', must be a column of the sites: x0, x1"),
+        (("task.exposure=x1",), r"^task.exposure: got 'x1', must be null for the logistic loss|^east: task.exposure"),
+        (("task.formula='log(x0)'",), r"^(east|north|south): terms: a term is not finite for a row of the site"),
+    ):
+        with pytest.raises(UserError, match=reason) as refusal:
+            run(at_sites("logistic", *words))
+        assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.ci

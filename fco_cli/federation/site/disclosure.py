@@ -45,6 +45,7 @@ ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
     ),
     "prepare": frozenset(("fits", "outputs", "estimates", "tables", "min_cell")),
     "load": frozenset(("known",)),
+    "terms": frozenset(("summary",)),
     "key": frozenset(("key",)),
     "keys": frozenset(("offer",)),
     "offer": frozenset(("offer",)),
@@ -248,13 +249,14 @@ class Disclosure:
         }
         return replace(table, levels=levels)
 
-    def histogram_edges(self, edges: Array) -> Array:
-        """Return the edges, rounded up to a grid of the site's own if small cells are hidden."""
+    def histogram_edges(self, edges: Array, x: Array | None = None) -> Array:
+        """Return the edges, rounded up to a grid of the site's own if small cells are hidden; `x`: of other columns."""
         self.check_noise_free("histograms of columns")
         if not self.policy.hide_small_cells:
             return edges
         with np.errstate(invalid="ignore"):
-            step = grid_steps(np.nanstd(np.asarray(self.data.x, float), axis=0))[:, None] / GRID_PARTS
+            values = np.asarray(self.data.x if x is None else x, float)
+            step = grid_steps(np.nanstd(values, axis=0))[:, None] / GRID_PARTS
         return np.ceil(edges / step) * step
 
     def released_counts(self, counts: Array, rows: Array | int) -> Array:

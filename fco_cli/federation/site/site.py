@@ -54,14 +54,14 @@ class Site:
         self.disclosure = Disclosure(policy, folder / LEDGER_FOLDER, file.data, file.secret)
         self.data = data = SiteData(name, file, policy, self.disclosure)
         self.trainer, evaluator = SiteTrainer(data, folder / "memory"), SiteEvaluator(data)
-        survival = SiteSurvival(data)
+        survival, terms = SiteSurvival(data), data.terms
         trainer = self.trainer
         self.masks = masks = Masks(name, credentials, policy.peers, self.disclosure.check_group)
         self.session: str | None = None
         self.number = 0
         self.kinds: dict[str, Callable[..., Message]] = {
             "describe": self._describe, "prepare": self._prepare, "summarize": data.summarize,
-            "count": data.count, "moments": data.moments, "apply": data.apply,
+            "count": data.count, "moments": data.moments, "terms": terms.terms, "apply": data.apply,
             "evaluate": evaluator.evaluate, "hessian": evaluator.hessian, "smoothness": evaluator.smoothness,
             "risk_table": survival.risk_table, "survival": survival.sums,
             "stack": trainer.stack, "train": trainer.train, "own": trainer.own,
@@ -132,8 +132,8 @@ class Site:
         self.disclosure.start(self.masks.needed if is_masked else 1)
         if self.policy.masks and kind in MASKED_KINDS and not self.masks.has_group:
             raise Refusal(MASKS_REQUIRED)
-        if kind == "risk_table" and (self.policy.masks or self.masks.has_group):
-            raise Refusal("risk tables of a site are not sums over sites and cannot be masked")
+        if kind in ("risk_table", "terms") and (self.policy.masks or self.masks.has_group):
+            raise Refusal(f"answers to {kind!r} are not sums over sites and cannot be masked")
         if kind == "own" and (self.policy.masks or self.masks.has_group):
             raise Refusal("metrics of a personal model are not a sum over sites and cannot be masked")
 
