@@ -57,7 +57,7 @@ COMMENTS = {  # above the keys in `site.yaml`
     "masks": "true: statistics of columns, rounds and evaluations are answered with masks only (at least three sites)",
     "share_names": "names of features and classes; false: features are named x0, x1, ...",
     "share_accuracy": "numbers of correctly classified rows, and mean squared losses, for standard errors",
-    "share_histograms": "of held-out scores, for the AUC, and of columns, for medians",
+    "share_histograms": "of held-out scores (AUC), of columns (medians, knots), and of survival times (curves, tests)",
     "share_estimates": "estimates from this site's rows alone (meta-analysis); products of its gradient in masked sums",
     "losses": "allowed losses",
     "algorithms": "allowed algorithms",

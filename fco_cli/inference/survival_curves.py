@@ -124,18 +124,18 @@ class FittedCox:
         if not by_client:
             return []
         points = np.concatenate(list(by_client.values()))
-        lines = _calibration_lines(merged_groups(points), level, client=ALL_CLIENTS)
+        lines = _calibration_lines(merged_groups(points, -(-len(points) // len(by_client))), level, client=ALL_CLIENTS)
         if len(self.names) > 1:
             for m, groups in by_client.items():
                 lines += _calibration_lines(groups, level, client=self.names[m])
         return lines
 
 
-def merged_groups(points: Array) -> Array:
-    """Return groups [G, 6] of neighboring points [K, 6] with about equally many rows, and enough events."""
+def merged_groups(points: Array, most: int) -> Array:
+    """Return at most `most` groups [G, 6] of neighboring points [K, 6] with about as many rows and enough events."""
     points = points[np.argsort(points[:, 3], kind="stable")]
     rows, events = points[:, 0], points[:, 1].sum()
-    groups = max(1, min(MAX_GROUPS, int(events) // EVENTS_PER_GROUP, len(points)))
+    groups = max(1, min(MAX_GROUPS, int(events) // EVENTS_PER_GROUP, most))
     middle = np.cumsum(rows) - rows / 2
     member = np.minimum((middle * groups / rows.sum()).astype(int), groups - 1)
     merged = []
