@@ -32,7 +32,9 @@ COINCIDENT = 2.0**-31  # distance of knots, relative to the range, that the sear
 class TermClients(Protocol):
     """Sums over the training rows of all clients of the terms of a preparation."""
 
-    is_exact: bool  # sums are exact (`exact_sums.py`), and extremes are not known
+    @property
+    def is_exact(self) -> bool:
+        """True if sums are exact (`exact_sums.py`); extremes are then not known."""
 
     def summary(self, preparation: Preparation) -> Summary:
         """Return the summary of the terms."""

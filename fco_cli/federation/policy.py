@@ -149,6 +149,12 @@ class Policy:
             lines += [f"# {COMMENTS[key.name]}", as_yaml({key.name: getattr(self, key.name)}).rstrip("\n")]
         return "\n".join(lines) + "\n"
 
+    @property
+    def shares_tables(self) -> bool:
+        """True if risk tables of the site's survival times are allowed."""
+        allowed = self.messages is None or "risk_table" in self.messages
+        return self.share_histograms and self.min_noise == 0 and not self.masks and allowed
+
     def check(self, key: str, name: str) -> None:
         """Raise Refusal if `name` is not in the policy's list `key`."""
         allowed = getattr(self, key)

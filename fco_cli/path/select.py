@@ -18,7 +18,8 @@ from threadpoolctl import threadpool_limits
 from fco_cli.config import Run
 from fco_cli.config.schemas import PathSettings
 from fco_cli.errors import UserError, require
-from fco_cli.federation.coordinator.remote_rows import SiteRows, held_out_losses, metrics_together
+from fco_cli.federation.coordinator.evaluations import held_out_losses, metrics_together
+from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.memory_limit import require_memory
 from fco_cli.path.between_clients import LARGE_SHARE, BetweenClients, share_between

@@ -10,13 +10,9 @@ import msgspec
 import numpy as np
 
 from fco_cli.data.exact_sums import (
-    WORDS,
     Names,
     cell_count,
     center_of_sums,
-    exact_sum,
-    from_integers,
-    from_words,
     merged_names,
     summary_of_sums,
 )
@@ -33,23 +29,20 @@ from fco_cli.federation.coordinator.checks import (
     Counts,
     agreed_classes,
     check_counts,
-    check_cumulative,
     check_names,
-    check_sums,
     columns_of,
     has_rows,
     held_out_events,
     least_limit,
     no_preparation,
 )
+from fco_cli.federation.coordinator.column_sums import counts_up_to, exact_sums
 from fco_cli.federation.coordinator.remote_rows import SiteRows
-from fco_cli.federation.coordinator.responses import report_invalid_sum
 from fco_cli.federation.coordinator.sites import Agreement, Response, Sites, report_invalid_response
 from fco_cli.federation.coordinator.terms import RemoteTerms
 from fco_cli.federation.message import ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS
 from fco_cli.federation.response_schema import Description
-from fco_cli.federation.sharing import EXACT
 from fco_cli.federation.site.data import PARTS, sent_task
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
@@ -289,10 +282,11 @@ class CustomAtSites(Custom):
         """Return the terms of the training rows of one fit."""
 
         def column_sums(center: Array, head: dict[str, Any]) -> Array:
-            return self._sums_of_terms(agreement, fit, rows, center, head)
+            head, arrays = {"categories": [], **head}, {f"center.{fit}": center}
+            return exact_sums(agreement, head, arrays, {fit: 3 * len(center)}, {fit: rows})[fit]
 
         def count_up_to(edges: Array, head: dict[str, Any]) -> list[Array]:
-            return self._counts_up_to({fit: edges}, agreement, {fit: rows}, head)[fit]
+            return counts_up_to({fit: edges}, agreement, {fit: rows}, head)[fit]
 
         return RemoteTerms(agreement, fit, rows, self.uses_sums, column_sums, count_up_to)
 
@@ -301,7 +295,7 @@ class CustomAtSites(Custom):
         searches = [start_median_search(total) for total in totals]
         while unfinished := [k for k, search in enumerate(searches) if not search.finished]:
             edges = {k: searches[k].edges for k in unfinished}
-            for k, counts in self._counts_up_to(edges, agreement, dict(enumerate(rows))).items():
+            for k, counts in counts_up_to(edges, agreement, dict(enumerate(rows))).items():
                 searches[k] = searches[k].narrowed(counts)
         return [search.high for search in searches]
 
@@ -326,46 +320,8 @@ class CustomAtSites(Custom):
         sizes = {
             k: 3 * len(center) + cell_count(own) for k, (center, own) in enumerate(zip(centers, names, strict=True))
         }
-        sums = self._exact_sums(agreement, head, arrays, sizes, dict(enumerate(rows)))
+        sums = exact_sums(agreement, head, arrays, sizes, dict(enumerate(rows)))
         return [sums[k] for k in range(len(centers))]
-
-    def _sums_of_terms(
-        self, agreement: Agreement, fit: int, rows: dict[str, int], center: Array, head: dict[str, Any]
-    ) -> Array:
-        """Return the exact sums over the sites of the terms of one fit around a center."""
-        head = {"categories": [], **head}
-        return self._exact_sums(agreement, head, {f"center.{fit}": center}, {fit: 3 * len(center)}, {fit: rows})[fit]
-
-    def _exact_sums(
-        self,
-        agreement: Agreement,
-        head: dict[str, Any],
-        arrays: dict[str, Array],
-        sizes: dict[int, int],
-        rows: dict[int, dict[str, int]],
-    ) -> dict[int, Array]:
-        """Return the exact sums of sizes, by fit, over the sites with training rows; NaN for a number out of range."""
-        columns = {k: len(arrays[f"center.{k}"]) for k in sizes}
-        if self.connection.mask_bits is not None:
-            specs = {f"{EXACT}.{k}": ArraySpec((size, WORDS)) for k, size in sizes.items()}
-            made = agreement.sum_of_all("summarize", head, arrays, specs)
-            totals = {k: from_integers(from_words(made[k].totals[EXACT].view(np.uint64)), made[k].fits) for k in sizes}
-            with report_invalid_sum(next(iter(rows.values())), "summarize"):
-                for k, total in totals.items():
-                    check_sums(total, columns[k], sum(rows[k].values()))
-            return totals
-
-        def expected(name: str) -> dict[str, ArraySpec]:
-            return {f"{EXACT}.{k}": ArraySpec((size,), finite=False) for k, size in sizes.items() if name in rows[k]}
-
-        sites = [name for name in self.connection.names if any(name in own for own in rows.values())]
-        responses = agreement.request("summarize", head, arrays, sites, expected=expected)
-        for name, response in responses.items():
-            with report_invalid_response(name, "summarize"):
-                for k, own in rows.items():
-                    if name in own:
-                        check_sums(response.arrays[f"{EXACT}.{k}"], columns[k], own[name])
-        return {k: exact_sum(responses[name].arrays[f"{EXACT}.{k}"] for name in own) for k, own in rows.items()}
 
     def _private_preparation(self, agreement: Agreement, fit: int, counts: Counts, columns: list[str]) -> Preparation:
         """Return the preparation of a fit by declared ranges, with noisy moments of the sites' rows if requested."""
@@ -378,35 +334,6 @@ class CustomAtSites(Custom):
         responses = agreement.request("moments", head, None, list(rows), expected=lambda _: specs)
         sums, norm = [response.arrays[name] for response in responses.values()], largest_norm(specs[name].shape[1])
         return with_moments(preparation, sums, sum(rows.values()), self.moments_noise * norm)
-
-    def _counts_up_to(
-        self,
-        edges: dict[int, Array],
-        agreement: Agreement,
-        rows: dict[int, dict[str, int]],
-        terms: dict[str, Any] | None = None,
-    ) -> dict[int, list[Array]]:
-        """Return the numbers of values up to each edge by fit: of every site, or their sum if responses are masked."""
-        specs = {f"counts.{k}": ArraySpec(one.shape, np.int64) for k, one in edges.items()}
-        head, arrays = {"fits": list(edges), **(terms or {})}, {f"edges.{k}": one for k, one in edges.items()}
-        if self.connection.mask_bits is not None:
-            totals = agreement.sum_of_all("count", head, arrays, specs)
-            with report_invalid_sum(next(iter(rows.values())), "count"):
-                for k, total in totals.items():
-                    check_cumulative(total.totals["counts"], sum(rows[k].values()))
-            return {k: [total.totals["counts"]] for k, total in totals.items()}
-
-        def expected(name: str) -> dict[str, ArraySpec]:
-            return {f"counts.{k}": specs[f"counts.{k}"] for k in edges if name in rows[k]}
-
-        sites = [name for name in self.connection.names if any(name in rows[k] for k in edges)]
-        responses = agreement.request("count", head, arrays, sites, expected=expected)
-        for name, response in responses.items():
-            with report_invalid_response(name, "count"):
-                for k in edges:
-                    if name in rows[k]:
-                        check_cumulative(response.arrays[f"counts.{k}"], rows[k][name])
-        return {k: [responses[name].arrays[f"counts.{k}"] for name in rows[k]] for k in edges}
 
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
         """Return the metrics computed from sums over the sites' rows; none if a site does not share its sums."""

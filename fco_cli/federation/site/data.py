@@ -121,7 +121,7 @@ class SiteData:
             self.disclosure.check_parts(fit.split.parts, fold is not None)
             answers.append(self._row_counts(fit.split, task, request))
         self.task, self.fits, self.dtype, self.outputs = task, fits, request.dtype, outputs
-        shared = {"estimates": self.policy.share_estimates, "tables": self.disclosure.shares_tables}
+        shared = {"estimates": self.policy.share_estimates, "tables": self.policy.shares_tables}
         return Message("", {"fits": answers, "outputs": outputs, "min_cell": self.policy.min_rows, **shared})
 
     def _fit(self, split: Split, fold: Fold | None, sites: list[str]) -> Fit:

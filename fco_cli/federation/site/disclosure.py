@@ -40,9 +40,7 @@ from fco_cli.problem.models.linear import Model
 from fco_cli.problem.risk import scores_of
 
 ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
-    "describe": frozenset(
-        ("version", "code", "digest", "features", "names_digest", "names", "classes", "split"),
-    ),
+    "describe": frozenset(("version", "code", "digest", "features", "names_digest", "names", "classes", "split")),
     "prepare": frozenset(("fits", "outputs", "estimates", "tables", "min_cell")),
     "load": frozenset(("known",)),
     "terms": frozenset(("summary",)),
@@ -265,12 +263,6 @@ class Disclosure:
             return counts
         least = self.policy.min_rows
         return np.where(counts < least, 0, np.where(rows - counts < least, rows, counts))
-
-    @property
-    def shares_tables(self) -> bool:
-        """True if the policy allows risk tables of the site's times."""
-        allowed = self.policy.messages is None or "risk_table" in self.policy.messages
-        return self.policy.share_histograms and self.policy.min_noise == 0 and not self.policy.masks and allowed
 
     def released_events(self, y: Array) -> int | None:
         """Return the number of events among labels, None if the policy hides it; count it in the ledger."""

@@ -119,7 +119,7 @@ class SiteSurvival:
     def _check_tables(self, request: RiskTable | Survival) -> None:
         """Raise Refusal unless the policy allows tables with these cells of these rows."""
         policy = self.policy
-        if not self.disclosure.shares_tables:
+        if not self.policy.shares_tables:
             raise Refusal(
                 f"risk tables requested; the site's policy does not allow them ({POLICY_FILE}: share_histograms)"
             )
