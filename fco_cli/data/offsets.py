@@ -31,8 +31,7 @@ class Offset:
     @property
     def name(self) -> str:
         """Name of the feature that has coefficient 1."""
-        column = offset_column(self.expression)
-        return f"offset({column})" if isinstance(self.expression, Column) else f"offset(log({column}))"
+        return offset_name(self.expression)
 
     def applied(self, data: FederatedData, training: Array, loss: Loss, key: str) -> tuple[FederatedData, float]:
         """Return the data with other labels and weights, and what the intercept of their model lacks."""
@@ -62,6 +61,12 @@ def offset_column(expression: Expression) -> str:
     column = expression.arguments[0] if isinstance(expression, Call) else expression
     assert isinstance(column, Column)
     return column.column
+
+
+def offset_name(expression: Expression) -> str:
+    """Return the name of the feature that has coefficient 1."""
+    column = offset_column(expression)
+    return f"offset({column})" if isinstance(expression, Column) else f"offset(log({column}))"
 
 
 def split_offset(data: FederatedData, expression: Expression, loss: Loss) -> tuple[FederatedData, Offset]:

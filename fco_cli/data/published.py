@@ -5,6 +5,7 @@ docs/data.md has descriptions, licenses and citations.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import logging
 import os
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 TFF = "https://storage.googleapis.com/tff-datasets-public/"
 CHUNK = 1 << 16  # bytes; an interrupted download loses at most one chunk
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
+FLAMBY = "https://raw.githubusercontent.com/owkin/FLamby/edacf54d5211520583b0133d55ac39b6fda8324b/flamby/datasets/"
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,59 @@ class Publication:
         return replace(self.columns, names=tuple(names))
 
 
+@dataclass(frozen=True)
+class SurvivalByCenter(Publication):
+    """Survival times whose centers, and parts of training and test rows, are in a second file, as in FLamby.
+
+    Rows that are in no center are left out, and so are rows censored at time 0: they are in no risk set of an event.
+    """
+
+    split_file: str = ""  # columns: the patient, train or test, and train_0, ..., test_5 with the number of the center
+    centers: tuple[str, ...] = ()
+
+    def read(self, data_dir: str | None, min_samples: int) -> FederatedData:
+        source = self._source(self.data_folder(data_dir))
+        parts = self._parts(source.path)
+        assert self.columns.event is not None
+        arrays = read_arrays(source, ReadOptions(replace(self.columns, event=None), all_clients, in_folder=False))
+        is_event = arrays["features"] == self.columns.event
+        event, time = arrays["x"][:, is_event][:, 0] > 0, arrays["y"]
+        kept = np.array([patient in parts for patient in arrays["client"].tolist()]) & (event | (time > 0))
+        members = [parts[patient] for patient in arrays["client"][kept].tolist()]
+        rows = {
+            "x": arrays["x"][kept][:, ~is_event],
+            "y": np.where(event, time, -time)[kept],
+            "client": np.array([self.centers[center] for _, center in members]),
+            "split": np.array([part for part, _ in members]),
+            "features": arrays["features"][~is_event],
+        }
+        return from_arrays(str(source.path), rows, min_samples)
+
+    def content(self, data_dir: str | None) -> str:
+        if data_dir is None:
+            return super().content(data_dir)
+        return " ".join([super().content(data_dir), hashlib.sha256(self._split_text(Path(data_dir))).hexdigest()])
+
+    def _split_text(self, folder: Path) -> bytes:
+        path = folder / self.split_file
+        with as_user_error(path, "a list of parts"):
+            check_file(path)
+            return path.read_bytes()
+
+    def _parts(self, folder: Path) -> dict[str, tuple[str, int]]:
+        """Return the part (train or test) and the index of the center of every patient."""
+        path, parts, known = folder / self.split_file, {}, [str(k) for k in range(len(self.centers))]
+        lines = list(csv.reader(self._split_text(folder).decode("utf-8", "replace").splitlines()))
+        for number, line in enumerate(lines[1:], 2):
+            part, _, center = line[-1].partition("_") if len(line) == 3 else ("", "", "")
+            if part not in ("train", "test") or part != line[1] or center not in known:
+                raise UserError(
+                    f"{path}: line {number}: must be a patient, train or test, and the same with _ and a center"
+                )
+            parts[line[0]] = part, int(center)
+        return parts
+
+
 def _uci(folder: str, **digests: str) -> tuple[RemoteFile, ...]:
     names = {key.replace("_", "."): digest for key, digest in digests.items()}
     return tuple(RemoteFile(name, digest, f"{UCI}{folder}/{name}") for name, digest in names.items())
@@ -242,6 +297,18 @@ CRIME_FILES = _uci(
     "communities",
     communities_data="09e0b5c07eae24c1efab19b2edee05e160e7f5743b6f31e31eec3d73624da2ea",
     communities_names="d4c5560c798d2c723d4455cdea7c87be59a10327dee20ef175a17eaea1445827",
+)
+BRCA_FILES = (
+    RemoteFile(
+        "brca.csv",
+        "07cb53423f7d579d33cfdbf2cba57b2aee75318b85866c68ce39a75b1f1ba020",
+        f"{FLAMBY}fed_tcga_brca/brca.csv",
+    ),
+    RemoteFile(
+        "train_test_split.csv",
+        "1249c6543a4060ff0fdaf8510fc37017755836db6c9fc5e6af96057c36510990",
+        f"{FLAMBY}fed_tcga_brca/dataset_creation_scripts/train_test_split.csv",
+    ),
 )
 PUBLICATIONS = {
     "heart": Publication(
@@ -267,4 +334,12 @@ PUBLICATIONS = {
         names_file="communities.names",
     ),
     "eicu": Publication("eicu_demo", ("eicu_apache.csv",), Columns(label="died", client="hospital", missing=("-1",))),
+    "brca": SurvivalByCenter(
+        "fed_tcga_brca",
+        ("brca.csv",),
+        Columns(label="T", client="pid", event="E"),
+        BRCA_FILES,
+        split_file=BRCA_FILES[1].name,
+        centers=("Northeast", "South", "West", "Midwest", "Europe", "Canada"),
+    ),
 }  # fmt: skip

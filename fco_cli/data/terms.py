@@ -7,19 +7,20 @@ that are knots (statistics.py), and sums of powers for poly; the moments of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 
-from fco_cli.data.expressions import Expression, Indicator, IsMissing, Term, evaluate, nodes_of
-from fco_cli.data.format import FederatedData, check_unique, shown
+from fco_cli.data.exact_sums import column_sums, exact_sum, sum_summary
+from fco_cli.data.expressions import Call, Expression, Indicator, IsMissing, Number, Term, nodes_of
+from fco_cli.data.format import Features, FederatedData, check_unique, shown
 from fco_cli.data.formula import KEY, Factor, Formula, coded_products
-from fco_cli.data.preparation import OTHER, Categories, Preparation, Recipe, TableValues, prepared
+from fco_cli.data.preparation import OTHER, Categories, Preparation, Recipe, prepared
 from fco_cli.data.splines import Basis, b_splines, natural_splines, orthonormal_polynomials
-from fco_cli.data.statistics import MedianSearch, Moments, count_up_to_edges
+from fco_cli.data.statistics import MedianSearch, Summary, count_up_to_edges, merged
 from fco_cli.data.subsets import select_columns
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
@@ -28,19 +29,66 @@ MAX_TERMS = 20_000
 COINCIDENT = 2.0**-31  # distance of knots, relative to the range, that the search for quantiles cannot tell apart
 
 
+class TermClients(Protocol):
+    """Sums over the training rows of all clients of the terms of a preparation."""
+
+    @property
+    def is_exact(self) -> bool:
+        """True if sums are exact (`exact_sums.py`); extremes are then not known."""
+
+    def summary(self, preparation: Preparation) -> Summary:
+        """Return the summary of the terms."""
+
+    def counts(self, preparation: Preparation, edges: Array) -> Iterable[Array]:
+        """Return the numbers of values up to each edge, by term."""
+
+
+@dataclass(frozen=True)
+class LocalTerms:
+    """`TermClients` of rows in this process."""
+
+    data: FederatedData
+    is_exact: bool
+
+    def _tables(self, preparation: Preparation) -> Iterator[tuple[str, Features]]:
+        return ((name, terms_of(preparation, table)) for name, table in self.data.by_client())
+
+    def summary(self, preparation: Preparation) -> Summary:
+        if not self.is_exact:
+            return merged(Summary.of(name, table) for name, table in self._tables(preparation))
+        tables = dict(self._tables(preparation))
+        return sum_summary(
+            preparation.features, next(iter(tables)), len(self.data.y), {},
+            lambda center, cells: exact_sum(column_sums(table, center, cells) for table in tables.values()),
+        )  # fmt: skip
+
+    def counts(self, preparation: Preparation, edges: Array) -> Iterable[Array]:
+        return [count_up_to_edges(table.x, edges) for _, table in self._tables(preparation)]
+
+
+def terms_of(preparation: Preparation, table: Features) -> Features:
+    """Return a table of the terms of a preparation."""
+    return Features(table.source, preparation.encode(table), preparation.features, {})
+
+
 def prepared_by_formula(data: FederatedData, formula: Formula, recipe: Recipe, exact: bool = False) -> Preparation:
     """Compute the preparation of a formula in one process, one client at a time."""
     data = select_columns(data, formula.columns, KEY)
     base = prepared(data, replace(recipe, standardize=False), exact)
+    return with_terms(base, formula, LocalTerms(data, exact), recipe.standardize)
+
+
+def with_terms(base: Preparation, formula: Formula, clients: TermClients, standardize: bool) -> Preparation:
+    """Return the preparation of the terms of a formula, given that of its columns."""
     _check_types(formula, base)
-    clients = [TableValues(base, table) for _, table in data.by_client()]
-    bases = _fit_bases(formula, clients)
-    terms = expand(formula, base, bases)
+    terms = expand(formula, base, _fit_bases(formula, base, clients))
     check_unique("the formula", "terms", [term.name for term in terms])
-    preparation = replace(base, terms=terms)
-    moments = reduce(Moments.merge, (Moments.of(preparation.encode(table)) for _, table in data.by_client()))
+    preparation = replace(base, terms=terms, mean=[], scale=[])
+    moments = clients.summary(preparation).moments
+    if not np.isfinite([moments.mean, moments.deviations]).all():
+        raise UserError(f"{KEY}: the moments of the terms overflow; change the units of the columns")
     constant = [term.name for term, is_constant in zip(terms, moments.constant, strict=True) if is_constant]
-    mean, scale = (moments.mean.tolist(), moments.scale.tolist()) if recipe.standardize else ([], [])
+    mean, scale = (moments.mean.tolist(), moments.scale.tolist()) if standardize else ([], [])
     return replace(preparation, mean=mean, scale=scale, constant=constant)
 
 
@@ -106,21 +154,30 @@ class _Range:
     high: float
 
 
-def _fit_bases(formula: Formula, clients: Sequence[TableValues]) -> dict[Factor, Basis]:
+def _fit_bases(formula: Formula, base: Preparation, clients: TermClients) -> dict[Factor, Basis]:
     """Return the bases of all factors that have one, with one exchange for all ranges and eight for all quantiles."""
     factors = list(dict.fromkeys(factor for term in formula.terms for factor in term if factor.basis))
     if not factors:
         return {}
-    values = [np.stack([_values(factor, client) for factor in factors], axis=1) for client in clients]
-    low, high = np.min([own.min(axis=0) for own in values], axis=0), np.max([own.max(axis=0) for own in values], axis=0)
-    rows = sum(len(own) for own in values)
-    ranges = {factor: _Range(rows, *_bounds(factor, float(low[k]), float(high[k]))) for k, factor in enumerate(factors)}
-    knots = _quantile_knots(factors, values, low, high)
+    arguments = replace(base, terms=[Term(factor.text, (factor.argument,)) for factor in factors])
+    if clients.is_exact:
+        _check_bounds(factors)
+    total = clients.summary(arguments)
+    ranges = {
+        factor: _Range(total.rows, *_bounds(factor, float(total.low[k]), float(total.high[k])))
+        for k, factor in enumerate(factors)
+    }
+    extremes = ranges
+    if not clients.is_exact:
+        extremes = {
+            one: _Range(total.rows, *map(float, (total.low[k], total.high[k]))) for k, one in enumerate(factors)
+        }
+    knots = _quantile_knots(factors, extremes, base, clients)
     bases = {}
-    for k, factor in enumerate(factors):
+    for factor in factors:
         own = ranges[factor]
         if factor.basis == "poly":
-            bases[factor] = _polynomials(factor, own, [column[:, k] for column in values])
+            bases[factor] = _polynomials(factor, own, base, clients)
             continue
         inner = _checked_knots(factor, knots[factor], own)
         is_bs = factor.basis == "bs"
@@ -130,12 +187,14 @@ def _fit_bases(formula: Formula, clients: Sequence[TableValues]) -> dict[Factor,
     return bases
 
 
-def _values(factor: Factor, client: TableValues) -> Array:
-    """Return the argument of a basis [N]; raise UserError if it is not finite."""
-    own = np.broadcast_to(evaluate(factor.argument, client), client.rows)
-    if not np.isfinite(own).all():
-        raise UserError(f"{KEY}: {factor.text}: its argument is not finite for some rows")
-    return own
+def _check_bounds(factors: Sequence[Factor]) -> None:
+    """Raise UserError for bases that need extremes, which exact sums do not have."""
+    for factor in factors:
+        if not {"lower_bound", "upper_bound"} <= dict(factor.options).keys():
+            raise UserError(
+                f"{KEY}: {factor.text}: extremes are not known with masks; use bs(column, ..., lower_bound=..., "
+                "upper_bound=...) with public bounds"
+            )
 
 
 def _bounds(factor: Factor, low: float, high: float) -> tuple[float, float]:
@@ -150,26 +209,27 @@ def _degree(factor: Factor) -> int:
     return int(dict(factor.options).get("degree", 3))
 
 
-def _quantile_knots(factors: list[Factor], values: list[Array], low: Array, high: Array) -> dict[Factor, Array]:
+def _quantile_knots(
+    factors: list[Factor], ranges: dict[Factor, _Range], base: Preparation, clients: TermClients
+) -> dict[Factor, Array]:
     """Return the inner knots: given ones, or quantiles at equal distances from the counts of the clients."""
-    knots, rows = {}, sum(len(own) for own in values)
-    places, ranks = list[int](), list[int]()
-    for k, factor in enumerate(factors):
+    knots, places, ranks = dict[Factor, Array](), list[Factor](), list[int]()
+    for factor in factors:
         options = dict(factor.options)
         knots[factor] = np.array(options.get("knots", ()), dtype=float)
         if "df" in options:
             count = options["df"] - (_degree(factor) if factor.basis == "bs" else 1)
-            places += [k] * count
-            ranks += [-(-rows * own // (count + 1)) for own in range(1, count + 1)]
+            places += [factor] * count
+            ranks += [-(-ranges[factor].count * own // (count + 1)) for own in range(1, count + 1)]
     if not places:
         return knots
-    search = MedianSearch(np.full(len(places), rows), low[places], high[places], rank=np.array(ranks))
+    arguments = replace(base, terms=[Term(f"{factor.text} {k}", (factor.argument,)) for k, factor in enumerate(places)])
+    counts, low, high = (np.array([getattr(ranges[one], key) for one in places]) for key in ("count", "low", "high"))
+    search = MedianSearch(counts, low, high, rank=np.array(ranks))
     while not search.finished:
-        edges = search.edges
-        search = search.narrowed(count_up_to_edges(own[:, places], edges) for own in values)
-    for k, factor in enumerate(factors):
-        if k in places:
-            knots[factor] = search.high[np.array(places) == k]
+        search = search.narrowed(clients.counts(arguments, search.edges))
+    for factor in dict.fromkeys(places):
+        knots[factor] = search.high[[one == factor for one in places]]
     return knots
 
 
@@ -186,11 +246,14 @@ def _checked_knots(factor: Factor, inner: Array, own: _Range) -> Array:
     return inner
 
 
-def _polynomials(factor: Factor, own: _Range, values: list[Array]) -> Basis:
+def _polynomials(factor: Factor, own: _Range, base: Preparation, clients: TermClients) -> Basis:
     """Return orthonormal polynomials, from sums of powers over the clients."""
     degree, center, scale = _degree(factor), (own.low + own.high) / 2, (own.high - own.low) / 2
-    powers = np.arange(2 * degree + 1)
-    sums = np.sum([(((x - center) / scale)[:, None] ** powers).sum(axis=0) for x in values], axis=0)
+    scaled = Call("divide", (Call("subtract", (factor.argument, Number(center))), Number(scale)))
+    powers = [
+        Term(f"{factor.text}^{k}", (Call("power", (scaled, Number(float(k)))),)) for k in range(1, 2 * degree + 1)
+    ]
+    sums = np.append(1.0, clients.summary(replace(base, terms=powers)).moments.mean) * own.count
     try:
         return orthonormal_polynomials(center, scale, sums)
     except np.linalg.LinAlgError as problem:

@@ -64,6 +64,7 @@ MASKED_KINDS = (
     "summarize",
     "count",
     "smoothness",
+    "survival",
 )  # kinds whose responses are sums over sites
 
 

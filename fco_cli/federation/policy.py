@@ -57,7 +57,7 @@ COMMENTS = {  # above the keys in `site.yaml`
     "masks": "true: statistics of columns, rounds and evaluations are answered with masks only (at least three sites)",
     "share_names": "names of features and classes; false: features are named x0, x1, ...",
     "share_accuracy": "numbers of correctly classified rows, and mean squared losses, for standard errors",
-    "share_histograms": "of held-out scores, for the AUC, and of columns, for medians",
+    "share_histograms": "of held-out scores (AUC), of columns (medians, knots), and of survival times (curves, tests)",
     "share_estimates": "estimates from this site's rows alone (meta-analysis); products of its gradient in masked sums",
     "flush": "true: ledger and audit file are on disk before an answer is sent; false: within a second",
     "losses": "allowed losses",
@@ -150,6 +150,12 @@ class Policy:
         for key in fields(self):
             lines += [f"# {COMMENTS[key.name]}", as_yaml({key.name: getattr(self, key.name)}).rstrip("\n")]
         return "\n".join(lines) + "\n"
+
+    @property
+    def shares_tables(self) -> bool:
+        """True if risk tables of the site's survival times are allowed."""
+        allowed = self.messages is None or "risk_table" in self.messages
+        return self.share_histograms and self.min_noise == 0 and not self.masks and allowed
 
     def check(self, key: str, name: str) -> None:
         """Raise Refusal if `name` is not in the policy's list `key`."""

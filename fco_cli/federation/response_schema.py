@@ -108,7 +108,8 @@ def _is_between(low: float, mean: float, high: float) -> bool:
 class RowCounts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Numbers of rows of one fit by part, and a summary of the training rows or names of categories.
 
-    `max_parameters` is the largest number of parameters of which the site sends Hessians; null: no limit.
+    `max_parameters` is the largest number of parameters of which the site sends Hessians; null: no limit. `events` is
+    the number of events among the held-out rows; null: not shared, or the labels are not times.
     """
 
     training: Rows
@@ -117,17 +118,27 @@ class RowCounts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     summary: SummaryHead | None
     categories: CategoryNames | None
     max_parameters: Annotated[int, Meta(ge=0, lt=2**48)] | None
+    events: Rows | None = None
 
 
 class SplitRows(Response, kw_only=True):
     """Response to `prepare`: the rows of every fit, and scores per row.
 
-    `estimates` is true if the site takes part in fits of its rows alone.
+    `estimates` is true if the site takes part in fits of its rows alone, `tables` if it sends risk tables of its times,
+    with cells of at least `min_cell` events.
     """
 
     fits: Annotated[list[RowCounts], Meta(min_length=1)]
     outputs: Outputs
     estimates: bool = False
+    tables: bool = False
+    min_cell: Annotated[int, Meta(ge=1, lt=2**31)] = 1
+
+
+class TermsResponse(Response, kw_only=True):
+    """Response to `terms`."""
+
+    summary: SummaryHead
 
 
 class Known(Response, kw_only=True):
@@ -168,7 +179,9 @@ class Unmasked(Response, kw_only=True):
 
 
 RESPONSES: dict[str, type[Response]] = dict.fromkeys(REQUESTS, Response) | {
-    "describe": Description, "prepare": SplitRows, "load": Known, "key": KeyResponse, "keys": OfferResponse,
+    "describe": Description, "prepare": SplitRows, "load": Known,
+    "terms": TermsResponse, "key": KeyResponse, "keys": OfferResponse,
     "offer": OfferResponse, "unmask": Unmasked, "train": MaskedResponse, "evaluate": MaskedResponse,
+    "survival": MaskedResponse,
     "count": MaskedResponse, "hessian": MaskedResponse, "smoothness": MaskedResponse, "summarize": MaskedResponse,
 }  # fmt: skip

@@ -76,10 +76,27 @@ class Masked(Request, kw_only=True):
     agreed: FullDigest | None = None
 
 
+class FitTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Terms of a formula in one fit: a preparation as JSON."""
+
+    fit: FitIndex
+    preparation: str
+
+
+class Terms(Request, kw_only=True):
+    """Request for the summary of the terms of a formula over the training rows of one fit."""
+
+    terms: FitTerms
+
+
 class Summarize(Masked, kw_only=True):
-    """Request for sums of the training rows' columns (`exact_sums.column_sums`), with every fit's categories."""
+    """Request for sums of the training rows' columns (`exact_sums.column_sums`), with every fit's categories.
+
+    With `terms`, for those of the terms of one fit by a preparation.
+    """
 
     categories: list[CategoryNames]
+    terms: FitTerms | None = None
 
     def __post_init__(self) -> None:
         for fit in self.categories:
@@ -88,12 +105,15 @@ class Summarize(Masked, kw_only=True):
 
 
 class Count(Masked, kw_only=True):
-    """Request for cumulative counts of the columns' values of some fits."""
+    """Request for cumulative counts of the columns' values of some fits, or of the values of the terms of one."""
 
     fits: Annotated[list[FitIndex], Meta(min_length=1)]
+    terms: FitTerms | None = None
 
     def __post_init__(self) -> None:
         require_distinct("fits", self.fits)
+        if self.terms is not None and self.fits != [self.terms.fit]:
+            raise ValueError("terms: are those of one fit")
 
 
 class DealHead(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -132,6 +152,7 @@ class Prepare(Request, kw_only=True):
     summary: bool
     exact: bool = False
     folds: Annotated[list[Fold | None], Meta(min_length=1, max_length=2**12)]
+    keeps_offset: bool = False  # the offset is an additional last feature
 
     def __post_init__(self) -> None:
         require_distinct("sites", self.sites)
@@ -217,16 +238,22 @@ class CurvedModels(FitModels, kw_only=True):
 
 
 class Evaluate(Masked, kw_only=True):
-    """Request to evaluate models of some fits on the rows of one part."""
+    """Request to evaluate models of some fits on the rows of one part.
+
+    `differences`: losses of held-out rows are those of all rows without those of the training rows.
+    """
 
     fits: Annotated[list[EvaluatedModels], Meta(min_length=1)]
     part: Part
     gradient: bool
     sums: bool
     spread: bool
+    differences: bool = False
 
     def __post_init__(self) -> None:
         require_distinct("fits", [one.fit for one in self.fits])
+        if self.differences and (self.part != "held_out" or any(one.noise is not None for one in self.fits)):
+            raise ValueError("differences: are losses of held-out rows without noise")
 
 
 class Hessian(Masked, kw_only=True):
@@ -236,6 +263,33 @@ class Hessian(Masked, kw_only=True):
 
     def __post_init__(self) -> None:
         require_distinct("fits", [one.fit for one in self.fits])
+
+
+class RiskTable(Request, kw_only=True):
+    """Request for the risk table of the training rows, with times coarsened to cells of `min_cell` events.
+
+    With a `horizon`, also for groups of the risk until then.
+    """
+
+    fit: FitIndex
+    min_cell: Positive
+    horizon: Amount | None = None
+
+
+class Survival(Masked, kw_only=True):
+    """Request for numbers of pairs of the training rows, divided by powers of two, or for sums of tests.
+
+    The tests are about the parameters `columns`, with given g(t); null: the numbers of pairs.
+    """
+
+    fit: FitIndex
+    min_cell: Positive
+    exponent: Annotated[int, Meta(ge=0, le=62)]
+    columns: Annotated[list[Column], Meta(min_length=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is not None and sorted(set(self.columns)) != self.columns:
+            raise ValueError("columns: must be sorted and distinct")
 
 
 class Smoothness(Masked, kw_only=True):
@@ -331,8 +385,9 @@ class Unmask(Request, kw_only=True):
 
 REQUESTS: dict[str, type[Request]] = {
     "describe": Describe, "prepare": Prepare, "summarize": Summarize, "count": Count,
-    "moments": NoisyMoments, "apply": Apply,
-    "evaluate": Evaluate, "hessian": Hessian, "smoothness": Smoothness, "stack": Stack, "train": Train,
+    "terms": Terms, "moments": NoisyMoments, "apply": Apply,
+    "evaluate": Evaluate, "hessian": Hessian, "smoothness": Smoothness,
+    "risk_table": RiskTable, "survival": Survival, "stack": Stack, "train": Train,
     "own": Own, "key": Request, "keys": Keys, "offer": Request, "unmask": Unmask, "save": Save,
     "load": Load, "forget": Forget,
 }  # fmt: skip

@@ -48,7 +48,11 @@ def questions(kind: str, head: Mapping[str, Any], arrays: Mapping[str, Array]) -
     A second answer about the same ones by other sites would disclose the difference of two sums. A Hessian comes with
     the loss and the gradient, and therefore counts as an evaluation of its model.
     """
-    subject = "evaluate training" if kind == "hessian" else f"{kind} {head.get('part')}"
+    subject = (
+        "evaluate training False"
+        if kind == "hessian"
+        else f"{kind} {head.get('part')} {head.get('differences', False)}"
+    )
     digests = []
     for fit, own in arrays_by_fit(arrays).items():
         rows = f"{subject} {head.get('agreed')} {fit}".encode()

@@ -80,7 +80,7 @@ def run_glm(run: GlmRun, stop: Stop) -> dict[str, Any]:
         estimates = estimate(problem, with_tests=settings.tests, options=sums, **options)
         has_meta = settings.meta and not estimates.is_debiased and _why_no_meta(problem) is None
         meta = meta_analysis(problem, estimates, settings.level, retry=retry, **options) if has_meta else None
-        survival = SurvivalAnalysis.of(problem, estimates, settings)
+        survival = SurvivalAnalysis.of(problem, estimates, settings, run.hparams.fraction_bits, retry)
         performance = Performance.of(problem, estimates)
         with record.lock(wait=True):  # a second command waits and then reads the result
             if run.force:
@@ -112,11 +112,9 @@ def check_method(run: GlmRun) -> None:
     if run.is_remote:
         allowed = "an experiment without standard errors, which need exact sums: federation.evaluation_noise is set"
         require(not run.has_noise, "experiment", "glm", allowed)
-        least, exposure = getattr(run.federation, "min_sites", None), run.glm.exposure
+        least = getattr(run.federation, "min_sites", None)
         allowed = "null with experiment=glm: estimates need the rows of all sites"
         require(least is None, "federation.min_sites", least, allowed)
-        allowed = "null with federation=flare: sites do not change columns during a run"
-        require(exposure is None, "glm.exposure", exposure, allowed)
     balanced = getattr(run.task, "class_weight", None)
     allowed = "null with experiment=glm: standard errors do not hold for reweighted classes"
     require(balanced is None, "task.class_weight", balanced, allowed)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from fco_cli.inference.estimate import Estimates
+from fco_cli.inference.survival_clients import LocalSurvival
+from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses.survival import Cox
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.risk import scores_of
-from fco_cli.problem.risk_sets import RiskTable, coarse_times, hazard_steps, risk_table
+from fco_cli.problem.risk_sets import RiskTable, hazard_steps
+from fco_cli.problem.survival_tables import EVENTS_PER_GROUP, MAX_GROUPS, ClientSurvival
 
-GROUPS, EVENTS_PER_GROUP = 10, 10  # largest number of groups of a calibration, and events that a group should have
+ALL_CLIENTS = "all clients"
 
 
 class Curve(NamedTuple):
@@ -32,47 +34,59 @@ def kaplan_meier(table: RiskTable, level: float) -> Curve:
     with np.errstate(divide="ignore", invalid="ignore"):
         survival = np.cumprod(1 - table.events / table.at_risk)
         relative = np.sqrt(np.cumsum(table.events / (table.at_risk * (table.at_risk - table.events))))
-        reach = np.exp(float(stats.norm.ppf((1 + level) / 2)) * relative / np.abs(np.log(survival)))
-        low, high = survival**reach, survival ** (1 / reach)
         error = survival * relative
     error[survival == 0] = np.nan
+    return Curve(survival, error, *interval_of(survival, relative, level))
+
+
+def interval_of(survival: Array, relative: Array, level: float) -> tuple[Array, Array]:
+    """Return the interval of survival on the log-log scale, given its relative standard error; NaN at 0 and 1."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reach = np.exp(float(stats.norm.ppf((1 + level) / 2)) * relative / np.abs(np.log(survival)))
+        low, high = survival**reach, survival ** (1 / reach)
     low[(survival == 0) | (survival == 1)] = np.nan
     high[np.isnan(low)] = np.nan
-    return Curve(survival, error, low, high)
+    return low, high
 
 
 class FittedCox:
-    """Cox model with the rows of every client; `min_cell` coarsens their times (`risk_sets.coarse_times`)."""
+    """Cox model of clients whose tables and sums are known; `min_cell` coarsens their times.
 
-    def __init__(self, problem: Problem, estimates: Estimates, min_cell: int = 0) -> None:
+    With `bits`, sums over clients are those of fixed-point numbers, as with masks.
+    """
+
+    def __init__(self, problem: Problem, estimates: Estimates, min_cell: int = 0, bits: int | None = None) -> None:
         assert isinstance(problem.loss, Cox)
-        self.ties, self.data, self.design = problem.loss.ties, problem.data, estimates.design
-        self.w = estimates.design.start.copy()
-        self.w[estimates.design.columns] = estimates.weights
-        self.scores = scores_of(problem.model, problem.data, self.w[None])[0, 0].astype(float)
-        self.names = list(problem.clients or (f"client {m}" for m in range(self.data.clients)))
-        self.shift = _shift(problem, self.w)
-        labels = [coarse_times(self.y[self.rows(m)], min_cell) for m in range(self.data.clients)]
-        self.labels: dict[int, Array] = {m: own for m, own in enumerate(labels) if own is not None}
-        self.min_cell = min_cell
+        self.ties, self.design, self.sizes = problem.loss.ties, estimates.design, problem.data.sizes.tolist()
+        w = estimates.design.start.copy()
+        w[estimates.design.columns] = estimates.weights
+        self.names = list(problem.clients or (f"client {m}" for m in range(problem.data.clients)))
+        self.shift = _shift(problem, w)
+        self.clients: ClientSurvival
+        if isinstance(problem.data, RemoteRows):
+            self.clients = problem.data.survival(w, estimates.design.columns, min_cell)
+        else:
+            self.clients = LocalSurvival(problem, w, estimates.design.columns, min_cell, bits)
 
-    @property
-    def y(self) -> Array:
-        return self.data.y.astype(float)
+    @cached_property
+    def tables(self) -> dict[int, RiskTable]:
+        """Risk tables of the clients that have one."""
+        return self.clients.tables()
 
     @property
     def withheld(self) -> list[str]:
-        """Clients that have too few rows for a coarsened curve."""
-        return [name for m, name in enumerate(self.names) if m not in self.labels]
+        """Clients that have too few rows for a coarsened curve, or do not share it."""
+        return [name for m, name in enumerate(self.names) if m not in self.tables]
 
-    def rows(self, m: int) -> slice:
-        return slice(int(self.data.offsets[m]), int(self.data.offsets[m + 1]))
+    @property
+    def longest(self) -> float | None:
+        """Longest time of a table, None without tables."""
+        return max((float(table.times[-1]) for table in self.tables.values()), default=None)
 
     def survival_lines(self, level: float) -> list[dict[str, Any]]:
         """Return a line per client and time of the Kaplan-Meier curves."""
         lines = []
-        for m, own in self.labels.items():
-            table = risk_table(own)
+        for m, table in self.tables.items():
             columns = {
                 "time": table.times, "at_risk": table.at_risk.astype(int), "events": table.events.astype(int),
                 "censored": table.censored.astype(int), **kaplan_meier(table, level)._asdict(),
@@ -80,20 +94,16 @@ class FittedCox:
             lines += _lines(columns, client=self.names[m])
         return lines
 
-    def baselines(self) -> Iterator[tuple[int, RiskTable, Array]]:
-        """Yield every client with its risk table and the cumulative hazard of a row with score 0."""
-        for m, own in self.labels.items():
-            table = risk_table(own, np.exp(self.scores[self.rows(m)]))
-            yield m, table, np.cumsum(hazard_steps(table, self.ties))
-
     def baseline_lines(self) -> list[dict[str, Any]]:
         """Return a line per client and time of the baseline hazards.
 
         `cumulative_hazard` refers to a row whose features are 0 in the units of the table, the columns `at_means` to a
         row with the mean features of all clients.
         """
-        lines, mean = [], float(self.scores.mean())
-        for m, table, hazard in self.baselines():
+        total, lines = self.clients.total_score(), []
+        mean = np.nan if total is None else total / sum(self.sizes)
+        for m, table in self.tables.items():
+            hazard = np.cumsum(hazard_steps(table, self.ties))
             at_means = hazard * np.exp(mean)
             with np.errstate(over="ignore"):
                 at_zero = hazard * np.exp(-self.shift)
@@ -104,37 +114,50 @@ class FittedCox:
             lines += _lines(columns, client=self.names[m])
         return lines
 
-    def risks(self, horizon: float) -> tuple[Array, Array]:
-        """Return the labels and the predicted risks until the horizon of the rows of clients with a baseline."""
-        labels, risks = [], []
-        for m, table, hazard in self.baselines():
-            place = int(np.searchsorted(table.times, horizon, side="right")) - 1
-            own = hazard[place] if place >= 0 else 0.0
-            labels.append(self.labels[m])
-            risks.append(-np.expm1(-own * np.exp(self.scores[self.rows(m)])))
-        return np.concatenate(labels), np.concatenate(risks)
-
     def calibration_lines(self, horizon: float, level: float) -> list[dict[str, Any]]:
-        """Return, by group of predicted risk, the mean risk and the Kaplan-Meier estimate of the risk."""
-        y, risk = self.risks(horizon)
-        events = int(((y > 0) & (y <= horizon)).sum())
-        largest = len(y) // max(1, self.min_cell)
-        groups = max(1, min(GROUPS, events // EVENTS_PER_GROUP, largest))
-        lines = []
-        for number, part in enumerate(np.array_split(np.argsort(risk, kind="stable"), groups), 1):
-            table = risk_table(y[part])
-            curve = kaplan_meier(table, level)
-            place = int(np.searchsorted(table.times, horizon, side="right")) - 1
-            columns = {
-                "group": np.array([number]), "rows": np.array([len(part)]),
-                "events": np.array([((y[part] > 0) & (y[part] <= horizon)).sum()]),
-                "at_risk": np.array([(np.abs(y[part]) >= horizon).sum()]), "predicted": risk[part].mean(keepdims=True),
-                "observed": 1 - (curve.survival[[place]] if place >= 0 else np.ones(1)),
-                "low": 1 - (curve.high[[place]] if place >= 0 else np.full(1, np.nan)),
-                "high": 1 - (curve.low[[place]] if place >= 0 else np.full(1, np.nan)),
-            }  # fmt: skip
-            lines += _lines(columns)
+        """Return the mean predicted risk and the Kaplan-Meier estimate of the risk, by group of predicted risk.
+
+        Every client has groups of its own rows. Those of all clients are neighboring groups of clients together, whose
+        observed risks are averaged: curves of different clients are not mixed.
+        """
+        by_client = self.clients.calibration(horizon)
+        if not by_client:
+            return []
+        points = np.concatenate(list(by_client.values()))
+        lines = _calibration_lines(merged_groups(points, -(-len(points) // len(by_client))), level, client=ALL_CLIENTS)
+        if len(self.names) > 1:
+            for m, groups in by_client.items():
+                lines += _calibration_lines(groups, level, client=self.names[m])
         return lines
+
+
+def merged_groups(points: Array, most: int) -> Array:
+    """Return at most `most` groups [G, 6] of neighboring points [K, 6] with about as many rows and enough events."""
+    points = points[np.argsort(points[:, 3], kind="stable")]
+    rows, events = points[:, 0], points[:, 1].sum()
+    groups = max(1, min(MAX_GROUPS, int(events) // EVENTS_PER_GROUP, most))
+    middle = np.cumsum(rows) - rows / 2
+    member = np.minimum((middle * groups / rows.sum()).astype(int), groups - 1)
+    merged = []
+    for group in np.unique(member):
+        own = points[member == group]
+        share = own[:, 0] / own[:, 0].sum()
+        survival = float(share @ own[:, 4])
+        variance = float(share**2 @ (own[:, 4] ** 2 * own[:, 5]))
+        relative = variance / survival**2 if survival > 0 else 0.0
+        merged.append([*own[:, :3].sum(axis=0), float(share @ own[:, 3]), survival, relative])
+    return np.array(merged)
+
+
+def _calibration_lines(groups: Array, level: float, client: str) -> list[dict[str, Any]]:
+    survival = groups[:, 4]
+    low, high = interval_of(survival, np.sqrt(groups[:, 5]), level)
+    columns = {
+        "group": np.arange(1, len(groups) + 1), "rows": groups[:, 0].astype(int), "events": groups[:, 1].astype(int),
+        "at_risk": groups[:, 2].astype(int), "predicted": groups[:, 3], "observed": 1 - survival,
+        "low": 1 - high, "high": 1 - low,
+    }  # fmt: skip
+    return _lines(columns, client=client)
 
 
 def _shift(problem: Problem, w: Array) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fco_cli.inference.survival_curves import ALL_CLIENTS
 from fco_cli.reporting.style import DARK_GRAY, GRAY, PALETTE
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LARGEST = 8  # clients that are drawn, those with most rows
 DASHES = ("-", "--", "-.", ":")
+MARKERS = "s^DvP*Xh"  # of clients that are drawn
 
 
 def as_png(figure: Figure) -> bytes:
@@ -69,23 +71,37 @@ def _draw_curve(axis: Axes, lines: list[dict[str, Any]], name: str, color: str, 
 
 
 def calibration_figure(lines: Sequence[dict[str, Any]], horizon: float, level: float) -> Figure:
-    """Return the observed against the predicted risk of the lines of calibration.csv."""
+    """Return the observed against the predicted risk of calibration.csv, of all clients and of each."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6, 4.4), layout="constrained")
+    groups = {name: list(own) for name, own in groupby(lines, key=lambda line: str(line["client"]))}
+    clients = [name for name in groups if name != ALL_CLIENTS]
+    by_size = sorted(clients, key=lambda name: -sum(line["rows"] for line in groups[name]))
+    shown = [name for name in clients if name in by_size[:LARGEST]]
+    figure = Figure(figsize=(4.6 + (1.4 if shown else 0), 4.4), layout="constrained")
     axis = figure.subplots()
+    drawn = [line for name in (ALL_CLIENTS, *shown) for line in groups[name]]
     ends = [
-        value for line in lines for value in (line["predicted"], line["observed"], line["high"]) if value is not None
+        value for line in drawn for value in (line["predicted"], line["observed"], line["high"]) if value is not None
     ]
-    limit = min(1.0, 1.05 * max(ends))
+    limit = min(1.0, 1.05 * max(*ends, 0.01))
     axis.plot([0, limit], [0, limit], color=GRAY, lw=0.8)
-    for line in lines:
+    for k, name in enumerate(shown):
+        color = PALETTE[k % len(PALETTE)]
+        own = [(line["predicted"], line["observed"]) for line in groups[name]]
+        axis.plot(*zip(*own, strict=True), MARKERS[k], color=color, ms=4.5, mfc="none", label=name)
+    for line in groups[ALL_CLIENTS]:
         if line["low"] is not None:
-            axis.plot([line["predicted"]] * 2, [line["low"], line["high"]], color=PALETTE[0], lw=1.2)
-        axis.plot(line["predicted"], line["observed"], "o", color=PALETTE[0], ms=5)
+            axis.plot([line["predicted"]] * 2, [line["low"], line["high"]], color=DARK_GRAY, lw=1.2)
+        axis.plot(line["predicted"], line["observed"], "o", color=DARK_GRAY, ms=5, label=None)
     axis.set(xlim=(0, limit), ylim=(0, limit), aspect="equal")
     axis.set_xlabel(f"mean predicted risk until {horizon:g}")
     axis.set_ylabel(f"Kaplan-Meier estimate, {100 * level:g} % interval")
+    if shown:
+        axis.plot([], [], "o", color=DARK_GRAY, ms=5, label=ALL_CLIENTS)
+        figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    if len(clients) > len(shown):
+        axis.set_title(f"the {len(shown)} of {len(clients)} clients with most rows", fontsize=8, color=DARK_GRAY)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     return figure

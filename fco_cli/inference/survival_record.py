@@ -8,6 +8,7 @@ calibration.csv, .png     predicted and observed risk until glm.horizon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fco_cli.config.schemas import GlmSettings
 from fco_cli.errors import require
 from fco_cli.files import write_atomically
 from fco_cli.inference.estimate import Estimates
+from fco_cli.inference.sums import call
 from fco_cli.inference.survival_checks import concordance_lines, proportional_hazards_lines
 from fco_cli.inference.survival_curves import FittedCox
 from fco_cli.inference.survival_figures import as_png, calibration_figure, survival_figure
@@ -38,30 +40,45 @@ class SurvivalAnalysis:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, problem: Problem, estimates: Estimates, settings: GlmSettings) -> SurvivalAnalysis | None:
-        """Return the analysis of a Cox model; None for another loss. A debiased fit has Kaplan-Meier curves only."""
+    def of(
+        cls, problem: Problem, estimates: Estimates, settings: GlmSettings, bits: int | None = None,
+        retry: Callable[[Callable[[], Any]], Any] = call,
+    ) -> SurvivalAnalysis | None:  # fmt: skip
+        """Return the analysis of a Cox model; None for another loss. A debiased fit has Kaplan-Meier curves only.
+
+        `bits` and `retry` are those of the sums over clients (`SumOptions`).
+        """
         horizon = settings.horizon
         if not isinstance(problem.loss, Cox):
             require(horizon is None, "glm.horizon", horizon, f"null for the {problem.loss.name} loss (task.loss=cox)")
             return None
+        min_cell, notes = settings.min_cell, list[str]()
         if isinstance(problem.data, RemoteRows):
-            require(horizon is None, "glm.horizon", horizon, "null between sites, which do not send survival curves")
-            return cls(settings, notes=["sites do not send survival curves; these need federation=none"])
-        model = FittedCox(problem, estimates, settings.min_cell)
-        longest = float(abs(model.y).max())
-        allowed = f"a time until the longest of the table, {longest:g}"
-        require(horizon is None or horizon <= longest, "glm.horizon", horizon, allowed)
-        notes = []
-        if settings.min_cell > 1:
-            notes.append(f"times of curves are coarsened: at least {settings.min_cell} events in every interval")
-        if model.withheld:
-            notes.append(f"too few rows for coarsened curves: {', '.join(model.withheld)}")
+            min_cell = max(min_cell, problem.data.smallest_cell)
+            if (reason := problem.data.why_no_tables) is not None:
+                require(horizon is None, "glm.horizon", horizon, f"null: {reason}")
+                notes.append(f"no survival curves and tests of proportional hazards: {reason}")
+        model = FittedCox(problem, estimates, min_cell, bits)
+        return retry(lambda: cls._of_model(model, settings, min_cell, estimates.is_debiased, notes))
+
+    @classmethod
+    def _of_model(
+        cls, model: FittedCox, settings: GlmSettings, min_cell: int, is_debiased: bool, notes: list[str]
+    ) -> SurvivalAnalysis:
+        horizon, notes = settings.horizon, list(notes)
+        if horizon is not None and (longest := model.longest) is not None:
+            require(horizon <= longest, "glm.horizon", horizon, f"a time until the longest of the table, {longest:g}")
+        if min_cell > 1 and not notes:
+            notes.append(f"times of curves and tests are coarsened: at least {min_cell} events in every interval")
+        if model.tables and model.withheld:
+            notes.append(f"too few rows for coarsened curves, or not shared: {', '.join(model.withheld)}")
         curves = model.survival_lines(settings.level)
-        if estimates.is_debiased:
+        if is_debiased:
             return cls(settings, curves, notes=notes)
-        calibration = []
-        if horizon is not None and model.labels:
-            calibration = model.calibration_lines(horizon, settings.level)
+        calibration = [] if horizon is None else model.calibration_lines(horizon, settings.level)
+        if horizon is not None and not calibration:
+            notes.append("no calibration: too few rows with and without events until the horizon")
+        if calibration:
             notes.append("calibration and concordance refer to the rows of the fit, which favors the model")
         return cls(
             settings, curves, model.baseline_lines(), proportional_hazards_lines(model, settings.time_transform),

@@ -17,10 +17,11 @@ from fco_cli.algorithms.rounds import from_fixed_point, to_fixed_point
 from fco_cli.federation.coordinator.responses import SiteMetrics
 from fco_cli.federation.metrics import BINS, SUMS
 from fco_cli.path.predictions import ALL_CLIENTS, Predictions, calibration_lines, prediction_lines
+from fco_cli.problem.held_out import difference_losses
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.problem import Problem
-from fco_cli.problem.risk import DataRisk, QuadraticRisk
+from fco_cli.problem.risk import DataRisk, QuadraticRisk, ordered_sum
 
 CALIBRATION_BINS = 10
 NEWTON_STEPS, LARGEST_CALIBRATION = 100, 100.0  # larger weights: the rows are separable
@@ -30,23 +31,48 @@ MetricRow = dict[str, Any]
 def validation_losses(problem: Problem, models: Array, bits: int | None) -> Array:
     """Return the losses [J] of models on the held-out rows, computed by rows as sites do, not from second moments.
 
-    With `bits`, the clients' losses are added in fixed point, as with masks.
+    Those of a loss that is not a sum over rows are differences (`problem/held_out.py`). With `bits`, the clients'
+    losses are added in fixed point, as with masks.
     """
     held_out, risk = problem.held_out, problem.validation
     assert held_out is not None
     assert risk is not None
     weights = held_out.weights(problem.weighting)
+    if problem.loss.client_loss is not None:
+        return _sum_of_losses([_difference_losses(problem, m, models) for m in range(held_out.clients)], bits)
     if bits is not None and not problem.model.site_bias:
-        total, fits = np.zeros(len(models), np.int64), np.ones(len(models), bool)
-        for m in range(held_out.clients):
-            own = DataRisk(held_out.client(m), weights[m : m + 1], problem.model, problem.loss)
-            losses = np.maximum(own(models, gradient=False).value, 0)
-            integers, in_range = to_fixed_point({"value": losses}, bits, held_out.clients)
-            total, fits = total + integers["value"], fits & in_range
-        return np.where(fits, from_fixed_point(total, bits), np.nan)
+        return _sum_of_losses(
+            [
+                np.maximum(DataRisk(held_out.client(m), weights[m : m + 1], problem.model, problem.loss)(
+                    models, gradient=False).value, 0)
+                for m in range(held_out.clients)
+            ],
+            bits,
+        )  # fmt: skip
     if isinstance(risk, QuadraticRisk):
         risk = DataRisk(held_out, weights, problem.model, problem.loss)
     return risk(models, gradient=False).value
+
+
+def _difference_losses(problem: Problem, m: int, models: Array) -> Array:
+    """Return the weighted losses [J] of the held-out rows of their m-th client."""
+    held_out = problem.held_out
+    assert held_out is not None
+    place = -1 if held_out.trained_as is None else int(held_out.trained_as[m])
+    training = None if place < 0 else problem.data.client(place)
+    weight = float(held_out.weights(problem.weighting)[m])
+    return difference_losses(training, held_out.client(m), weight, problem.model, problem.loss, models)
+
+
+def _sum_of_losses(by_client: list[Array], bits: int | None) -> Array:
+    """Return the sum [J] over the clients; with `bits`, that of fixed-point numbers, NaN if one is out of range."""
+    if bits is None:
+        return ordered_sum(np.stack(by_client))
+    total, fits = np.zeros(len(by_client[0]), np.int64), np.ones(len(by_client[0]), bool)
+    for losses in by_client:
+        integers, in_range = to_fixed_point({"value": losses}, bits, len(by_client))
+        total, fits = total + integers["value"], fits & in_range
+    return np.where(fits, from_fixed_point(total, bits), np.nan)
 
 
 def client_metrics(loss: Loss, scores: Array, y: Array, owners: Array, names: list[str]) -> list[MetricRow]:

@@ -18,7 +18,8 @@ from threadpoolctl import threadpool_limits
 from fco_cli.config import Run
 from fco_cli.config.schemas import PathSettings
 from fco_cli.errors import UserError, require
-from fco_cli.federation.coordinator.remote_rows import SiteRows, held_out_losses, metrics_together
+from fco_cli.federation.coordinator.evaluations import held_out_losses, metrics_together
+from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.memory_limit import require_memory
 from fco_cli.path.between_clients import LARGE_SHARE, BetweenClients, share_between
@@ -241,8 +242,10 @@ class Selector:
     def _fold(self, data: TaskData, part: Part) -> Fold:
         assert data.held_out is not None
         part = dict(part)
-        losses = part.pop("losses")
-        return Fold(Solutions(**part), losses, self._weight(data.held_out), data.model, data.held_out)
+        losses, weight = part.pop("losses"), self._weight(data.held_out)
+        if self._counts_events(data.held_out):
+            losses = losses * (data.held_out.sizes.sum() / weight) if weight else np.zeros_like(losses)
+        return Fold(Solutions(**part), losses, weight, data.model, data.held_out)
 
     def _refit(self, path: Solutions, indices: list[int]) -> Solutions:
         part = self.cache.load("chosen")
@@ -258,8 +261,18 @@ class Selector:
         return self.task.split_folds(self.data, self.run.seed, self.run.hparams.dtype, held_out)
 
     def _weight(self, held_out: ClientData) -> float:
-        """Return the weight of a fold: its number of held-out rows or clients, depending on hparams.weighting."""
+        """Return the weight of a fold: its number of held-out rows or clients, depending on hparams.weighting.
+
+        For a Cox loss it is the number of held-out events, if it is known: rows without events have no loss.
+        """
+        if self._counts_events(held_out):
+            return float(number_of_events(held_out) or 0)
         return float(held_out.sizes.sum() if self.run.hparams.weighting == "examples" else held_out.clients)
+
+    def _counts_events(self, held_out: ClientData) -> bool:
+        """Return True if losses are per held-out event."""
+        has_events = self.data.loss.censored_labels and self.run.hparams.weighting == "examples"
+        return has_events and number_of_events(held_out) is not None
 
     def _out_of_fold_metrics(
         self, folds: list[Fold], chosen: dict[str, int]
@@ -328,6 +341,11 @@ class Selector:
         features = self.data.features
         selected = [selected_features(data, part["models"], features) for data, part in self._solved(fits)]
         return Stability.of(np.array(selected), settings.threshold, settings.errors)
+
+
+def number_of_events(held_out: ClientData) -> int | None:
+    """Return the number of rows whose label is the time of an event; None if a site hides it."""
+    return held_out.events if isinstance(held_out, SiteRows) else int((held_out.y > 0).sum())
 
 
 def groups_of(fits: Iterable[tuple[str, TaskData]], largest: int) -> Iterator[list[tuple[str, TaskData]]]:

@@ -146,8 +146,11 @@ class QuadraticQuestion(NamedTuple):
 class RemoteRows(ClientData, ABC):
     """Data of clients whose rows are at remote sites: x [0, d] and y [0] are empty, `offsets` are known.
 
-    Functions of the rows are computed by the sites and received as sums.
+    Functions of the rows are computed by the sites and received as sums. `smallest_cell` is the smallest number of
+    events in an interval of times of which all clients send tables.
     """
+
+    smallest_cell: int
 
     @property
     @abstractmethod
@@ -169,6 +172,15 @@ class RemoteRows(ClientData, ABC):
     @abstractmethod
     def score_products(self, question: QuadraticQuestion, with_clients: bool) -> tuple[Any, Any]:
         """Return a `Quadratic` and `ScoreProducts` at one model; those over clients only `with_clients`."""
+
+    @property
+    @abstractmethod
+    def why_no_tables(self) -> str | None:
+        """Return the reason for which no client sends tables of its times; None if one does."""
+
+    @abstractmethod
+    def survival(self, w: Array, columns: Array, minimum: int) -> Any:
+        """Return the `ClientSurvival` at a model w [P], whose weights of `columns` are estimated."""
 
     @abstractmethod
     def why_no_estimates(self, m: int) -> str | None:

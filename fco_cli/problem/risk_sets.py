@@ -60,8 +60,30 @@ def coarse_times(y: Array, minimum: int) -> Array | None:
     """
     if minimum <= 1:
         return y
+    return _coarse(y, minimum, _round_number(float(np.abs(y).max()) / GRID))
+
+
+def coarse_times_until(y: Array, minimum: int, horizon: float) -> Array | None:
+    """Return the labels as `coarse_times` does, with an interval that ends at the horizon, and one of all later times.
+
+    No or at least `minimum` rows are later.
+    """
+    if minimum <= 1:
+        return y
+    late = np.abs(y) > horizon
+    if late.all() or 0 < late.sum() < minimum:
+        return None
+    own = _coarse(y[~late], minimum, _round_number(horizon / GRID))
+    if own is None:
+        return None
+    labels = np.full(len(y), -2 * horizon)
+    labels[~late] = np.where(np.abs(own) == np.abs(own).max(), np.sign(own) * horizon, own)
+    return labels
+
+
+def _coarse(y: Array, minimum: int, step: float) -> Array | None:
+    """Return the labels at the ends of intervals, which are multiples of a step; None if there are too few rows."""
     times = np.abs(y)
-    step = _round_number(float(times.max()) / GRID)
     cell = np.ceil(times / step).astype(int)
     events, censored = np.bincount(cell[y > 0], minlength=cell.max() + 1), np.bincount(cell[y < 0])
     censored = np.pad(censored, (0, len(events) - len(censored)))

@@ -150,7 +150,7 @@ def test_the_preparation_survives_its_file_and_is_checked():
         ("log(a)", "column 'a' holds categories, must hold numbers"),
         ("C(u)", "the column holds numbers; declare it in task.categorical"),
         ("log(u)", r"row \d+: 'log\(u\)' of the formula is not finite"),
-        ("bs(log(u), df=4)", "its argument is not finite"),
+        ("bs(log(u), df=4)", "of the formula is not finite"),
         ("bs(v, knots=[99])", "its knots, 99, must be different and between"),
         ("poly(u * 0, 2)", "all values are 0"),
         ("bs(v)", "must have df or knots"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -110,3 +113,47 @@ def test_invalid_labels_are_one_line(patients, y, words):
     with pytest.raises(ValueError, match=words) as caught:
         FederatedCox().fit(x, y, groups=clients)
     assert "\n" not in str(caught.value)
+
+
+GLMNET = r"""
+suppressMessages({library(survival); library(glmnet)})
+d <- na.omit(lung[, c("inst", "time", "status", "age", "sex", "ph.ecog", "wt.loss")])
+d$time <- d$time + seq_len(nrow(d)) / 1000  # without ties, whose saturated likelihood glmnet subtracts
+x <- as.matrix(d[, 4:7])
+x <- scale(x, scale = apply(x, 2, sd) * sqrt((nrow(x) - 1) / nrow(x)))
+group <- cut(d$inst, c(0, 3, 11, 99), labels = FALSE)
+fold <- (seq_len(nrow(d)) * 7) %% 5 + 1
+show <- function(...) cat(format(c(...), digits = 17), "\n")
+show(x); show(d$time); show(d$status == 2); show(group); show(fold)
+y <- stratifySurv(Surv(d$time, d$status == 2), group)
+cv <- cv.glmnet(x, y, family = "cox", foldid = fold, standardize = FALSE, lambda = c(STRENGTHS), grouped = TRUE,
+                thresh = 1e-14)
+show(cv$cvm); show(cv$cvsd); show(cv$lambda.min, cv$lambda.1se)
+"""
+
+
+@pytest.mark.ci
+def test_grouped_cross_validation_of_glmnet():
+    """Means and standard errors of cv.glmnet(grouped=TRUE), per event, on lung in three strata."""
+    if shutil.which("Rscript") is None:
+        pytest.skip("Rscript is not installed")
+    strengths = 0.23002691 * np.geomspace(1, 0.1, 5)
+
+    def of_r(strengths: np.ndarray) -> list[np.ndarray]:
+        program = GLMNET.replace("STRENGTHS", ", ".join(map(repr, strengths.tolist())))
+        done = subprocess.run(["Rscript", "-e", program], capture_output=True, text=True, check=False)
+        if "there is no package called" in done.stderr:
+            pytest.skip("R's glmnet or survival is not installed")
+        values = [line.replace("TRUE", "1").replace("FALSE", "0").split() for line in done.stdout.splitlines()]
+        return [np.array(line, float) for line in values]
+
+    x, times, events, group, fold, *_ = of_r(strengths)
+    folds = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(1, 6)]
+    model = FederatedCoxCV(n_strengths=5, ratio=0.1, cv=folds, tol=1e-12)
+    model.fit(x.reshape(4, -1).T, np.column_stack([times, events]), groups=group)
+    mean, error, chosen = of_r(model.path_.strengths)[5:]
+    np.testing.assert_allclose(2 * model.path_.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(2 * model.path_.error, error, rtol=1e-5)
+    assert model.strength_ == pytest.approx(chosen[0])
+    one = model.set_params(choice="1se").fit(x.reshape(4, -1).T, np.column_stack([times, events]), groups=group)
+    assert one.strength_ == pytest.approx(chosen[1])

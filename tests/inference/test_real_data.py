@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +72,44 @@ def test_the_worked_example(here, real_data, tmp_path):
     assert result["clients_without_fit"].keys() == {"hungarian", "switzerland"}
     fixed = next(line for line in result["meta"] if line["coefficient"] == "sex")
     assert fixed["fixed"] - 1.96 * fixed["fixed_error"] == pytest.approx(0.52, abs=0.005)
+
+
+BRCA = r"""
+suppressMessages(library(survival))
+read <- function(name) read.csv(file.path(FOLDER, name), check.names = FALSE)
+d <- merge(read("brca.csv"), read("train_test_split.csv"), by = "pid")
+d <- d[d$fold == "train" & d$T > 0, ]
+x <- as.matrix(d[, NAMES])
+fit <- coxph(Surv(d$T, d$E) ~ x + strata(d$fold2), control = coxph.control(eps = 1e-14, iter.max = 100), TIES)
+cat(format(c(coef(fit), sqrt(diag(vcov(fit))), fit$loglik[2]), digits = 17))
+"""
+DROPPED_OF_BRCA = [  # determined by other columns, or without events
+    "race_white", "prior_malignancy_yes", "synchronous_malignancy_Not Reported", "tumor_stage_stage ia",
+    "tumor_stage_stage iia", "tumor_stage_stage iib", "tumor_stage_stage iiia", "tumor_stage_stage iiic",
+    "primary_diagnosis_Infiltrating duct carcinoma, NOS", "primary_diagnosis_Lobular carcinoma, NOS",
+]  # fmt: skip
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+@pytest.mark.parametrize("ties", ["breslow", "efron"])
+def test_coxph_on_six_regions(ties, real_data, tmp_path):
+    """Stratified Cox model of 29 features in six regions, against R's survival."""
+    folder = real_data("fed_tcga_brca")
+    if shutil.which("Rscript") is None:
+        pytest.skip("Rscript is not installed")
+    drop = "[" + ",".join(f"'{name}'" for name in DROPPED_OF_BRCA) + "]"
+    words = ["task=brca", f"task.data_dir={folder}", f"task.cox_ties={ties}", f"output_dir={tmp_path}"]
+    record = glm(*words, f"glm.drop={drop}", "glm.meta=false")
+    names = ", ".join(json.dumps(name) for name in record.table.index)
+    program = BRCA.replace("FOLDER", json.dumps(str(folder))).replace("NAMES", f"c({names})")
+    done = subprocess.run(
+        ["Rscript", "-e", program.replace("TIES", f'ties = "{ties}"')], capture_output=True, text=True
+    )
+    if "there is no package called" in done.stderr:
+        pytest.skip("R's survival is not installed")
+    theirs = np.array(done.stdout.split(), float)
+    assert (record.result["rows"], record.result["clients"], len(record.table)) == (858, 6, 29)
+    np.testing.assert_allclose(record.table["estimate"], theirs[:29], rtol=TOLERANCE, atol=TOLERANCE)
+    np.testing.assert_allclose(record.table["error"], theirs[29:58], rtol=TOLERANCE)
+    assert -record.result["deviance"] / 2 == pytest.approx(theirs[58], rel=1e-10)

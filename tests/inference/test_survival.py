@@ -19,7 +19,7 @@ from fco_cli.problem.losses.survival import TIES, Cox
 from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import all_regularizers
-from fco_cli.problem.risk_sets import coarse_times, hazard_steps, risk_table
+from fco_cli.problem.risk_sets import coarse_times, coarse_times_until, hazard_steps, risk_table
 
 PROGRAM = r"""
 suppressMessages(library(survival))
@@ -171,6 +171,24 @@ def test_coarse_times_have_large_cells(minimum, seed):
         assert survival >= own - 1e-12  # censored rows stay at risk until the end of their interval
 
 
+@pytest.mark.parametrize("minimum", [2, 10])
+def test_coarse_times_end_at_the_horizon(minimum):
+    """The number of events until the horizon does not change; later rows have one time."""
+    _, y, _ = random_rows(150)
+    for horizon in (0.5, 1.0, 2.0):
+        coarse = coarse_times_until(y, minimum, horizon)
+        early = np.abs(y) <= horizon
+        np.testing.assert_array_equal(np.abs(coarse) <= horizon, early)
+        assert (np.abs(coarse)[early] >= np.abs(y)[early] - 1e-12).all()
+        assert np.abs(coarse)[early].max() == horizon
+        np.testing.assert_array_equal(np.sign(coarse)[early], np.sign(y)[early])
+        table = risk_table(coarse[early])
+        assert (table.events >= minimum).all()
+    assert coarse_times_until(y, minimum, 1e-9) is None
+    assert coarse_times_until(y, minimum, np.sort(np.abs(y))[-minimum]) is None  # minimum - 1 later rows
+    assert coarse_times_until(y, 1, 0.5) is y
+
+
 def test_few_rows_have_no_coarse_times():
     assert coarse_times(np.array([1.0, 2, 3, -4]), 5) is None
     assert coarse_times(np.append(np.arange(1.0, 30), -40), 5) is None  # one censored row
@@ -185,9 +203,13 @@ def test_calibration():
     times = random.exponential(np.exp(-x[:, 0] - 0.3 * client))
     limits = random.exponential(3, 4000)
     problem = problem_of(x, np.where(times < limits, times, -limits), client)
-    lines = FittedCox(problem, estimate(problem)).calibration_lines(0.7, 0.99)
-    assert [line["group"] for line in lines] == list(range(1, 11))
-    assert sum(line["rows"] for line in lines) == 4000
+    everything = FittedCox(problem, estimate(problem)).calibration_lines(0.7, 0.99)
+    by_client = [[line for line in everything if line["client"] == name] for name in ("all clients", "0", "1")]
+    lines = by_client[0]
+    for own in by_client:
+        assert [line["group"] for line in own] == list(range(1, 11))
+    assert sum(line["rows"] for line in lines) == 4000 == sum(line["rows"] for own in by_client[1:] for line in own)
+    assert sum(line["events"] for line in lines) == sum(line["events"] for own in by_client[1:] for line in own)
     predicted = [line["predicted"] for line in lines]
     assert predicted == sorted(predicted)
     assert all(line["low"] < line["predicted"] < line["high"] for line in lines)

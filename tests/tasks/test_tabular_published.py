@@ -10,11 +10,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from fco_cli.data.preparation import Preparation
-from fco_cli.data.published import PUBLICATIONS
+from fco_cli.data.published import PUBLICATIONS, verify
 from fco_cli.data.readers import read_features
 from fco_cli.errors import UserError
 
-FOLDERS = {"heart": "heart_disease", "crime": "communities_crime", "eicu": "eicu_demo"}
+FOLDERS = {"heart": "heart_disease", "crime": "communities_crime", "eicu": "eicu_demo", "brca": "fed_tcga_brca"}
+REGIONS = {"Canada": 51, "Europe": 162, "Midwest": 162, "Northeast": 311, "South": 196, "West": 206}  # in FLamby
 HOSPITALS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
 
 
@@ -60,8 +61,54 @@ def test_crime_and_eicu(real_data):
     assert (len(eicu.clients), eicu.x.shape[1]) == (157, 43)
 
 
+def test_brca(real_data):
+    folder = real_data("fed_tcga_brca")
+    for file in PUBLICATIONS["brca"].files:
+        verify(folder / file.name, file.sha256)
+    data = PUBLICATIONS["brca"].read(str(folder), 0)
+    assert data.x.shape == (1088 - 12, 39)  # 12 of the 1,088 patients are censored at time 0
+    frame = pd.read_csv(folder / "brca.csv").merge(pd.read_csv(folder / "train_test_split.csv"), on="pid")
+    assert frame["fold2"].str[-1].value_counts().sort_index().tolist() == [311, 196, 206, 162, 162, 51]
+    frame = frame[frame["T"] > 0]
+    sizes = dict(zip(*np.unique(data.client, return_counts=True), strict=True))
+    assert sizes == REGIONS | {"Europe": 162 - 9, "Canada": 51 - 3}
+    np.testing.assert_array_equal(data.split, frame["fold"])
+    np.testing.assert_array_equal(np.abs(data.y), frame["T"])
+    np.testing.assert_array_equal(data.y > 0, frame["E"] == 1)
+    np.testing.assert_array_equal(data.x, frame.iloc[:, 1:40])
+
+
+@pytest.fixture
+def brca(tmp_path):
+    """Return the folder of a table in the form of FLamby's: a patient censored at time 0, another in no center."""
+    lines = ["pid,age,E,T", "a,50,1.0,3.0", "b,60,0.0,0.0", "c,70,0.0,9.0", "d,80,1.0,5.0", "e,90,1.0,7.0", "f,40,1,2"]
+    (tmp_path / "brca.csv").write_text("\n".join(lines) + "\n")
+    parts = "pid,fold,fold2\na,train,train_0\nb,train,train_0\nc,test,test_0\nd,train,train_5\nf,train,train_5\n"
+    (tmp_path / "train_test_split.csv").write_text(parts)
+    return tmp_path
+
+
+def test_centers_of_survival_times(brca):
+    data = PUBLICATIONS["brca"].read(str(brca), 0)
+    assert data.y.tolist() == [3, -9, 5, 2]
+    assert data.client.tolist() == ["Northeast", "Northeast", "Canada", "Canada"]
+    assert data.split.tolist() == ["train", "test", "train", "train"]
+    assert (data.x.ravel().tolist(), data.feature_names) == ([50, 70, 80, 40], ["age"])
+
+
+@pytest.mark.parametrize("line", ["c,test,train_0", "c,val,val_0", "c,test,test_6", "c,test", "c,test,test"])
+def test_a_damaged_list_of_centers(brca, line):
+    path = brca / "train_test_split.csv"
+    before = PUBLICATIONS["brca"].content(str(brca))
+    path.write_text(path.read_text().replace("c,test,test_0", line))
+    assert PUBLICATIONS["brca"].content(str(brca)) != before
+    with pytest.raises(UserError, match=r"train_test_split.csv: line 4: must be a patient, train or test"):
+        PUBLICATIONS["brca"].read(str(brca), 0)
+
+
 @pytest.mark.parametrize(
-    ("name", "clients", "loss"), [("heart", 4, "logistic"), ("crime", 35, "squared"), ("eicu", 157, "logistic")]
+    ("name", "clients", "loss"),
+    [("heart", 4, "logistic"), ("crime", 35, "squared"), ("eicu", 157, "logistic"), ("brca", 6, "cox")],
 )
 def test_they_are_problems_without_another_word(build, name, clients, loss):
     problem = build(name)

@@ -48,6 +48,9 @@ class SiteRows(RemoteRows):
     loss: Loss = field(kw_only=True)
     hessian_limits: dict[str, int | None] = field(kw_only=True)  # by site, parameters of a Hessian; None: no limit
     estimating: list[str] = field(default_factory=list, kw_only=True)  # sites that take part in fits of their own
+    tabulating: list[str] = field(default_factory=list, kw_only=True)  # sites that send risk tables
+    smallest_cell: int = field(default=1, kw_only=True)  # events in an interval of these
+    events: int | None = field(default=None, kw_only=True)  # of held-out rows whose labels are times, if shared
     last: dict[bytes, Known] = field(default_factory=dict, kw_only=True)  # last evaluation, by model
     quadratics: dict[tuple[bytes, bytes, bool], Quadratic] = field(default_factory=dict, kw_only=True)
     # answers about single models, by model, columns and width of the gradient
@@ -255,6 +258,19 @@ class SiteRows(RemoteRows):
 
         return request_score_products(question, with_clients)
 
+    @property
+    def why_no_tables(self) -> str | None:
+        if self.is_masked:
+            return "with federation.masks only sums over the sites are known"
+        if not self.tabulating:
+            return "the sites do not share histograms (site.yaml: share_histograms)"
+        return None
+
+    def survival(self, w: Array, columns: Array, minimum: int) -> Any:
+        from fco_cli.federation.coordinator.survival import RemoteSurvival  # imports this module
+
+        return RemoteSurvival(self, w, columns, minimum)
+
     def why_no_estimates(self, m: int) -> str | None:
         if self.is_masked:
             return "with federation.masks only sums over the sites are known"
@@ -314,51 +330,30 @@ class Question:
 
 
 def evaluate_together(
-    questions: Sequence[Question], gradient: bool = False, sums: bool = True, spread: bool = False
+    questions: Sequence[Question],
+    gradient: bool = False,
+    sums: bool = True,
+    spread: bool = False,
+    differences: bool = False,
 ) -> list[Evaluation]:
     """Return the evaluations of models of several fits on rows of the same part, requested in one message."""
-    responses = request_evaluations(questions, gradient, sums, spread)
+    responses = request_evaluations(questions, gradient, sums, spread, differences)
     return [one.rows.evaluation(answer, one, gradient) for one, answer in zip(questions, responses, strict=True)]
 
 
-def metrics_together(questions: Sequence[tuple[SiteRows, Array]]) -> list[list[SiteMetrics]]:
-    """Return the metrics of models [J, P] at every site for several fits, requested in one message.
-
-    Models of the last evaluation are not requested again if it has all arrays.
-    """
-    known = [None if rows.is_masked else rows.known(w, spread=True) for rows, w in questions]
-    if all(one is not None for one in known):
-        answers = [one for one in known if one is not None]
-    else:
-        asked = [Question(rows, w, rows.sizes / rows.sizes.sum()) for rows, w in questions]
-        answers = [
-            (one, question.weights)
-            for one, question in zip(request_evaluations(asked, spread=True), asked, strict=True)
-        ]
-    return [rows.site_metrics(*answer) for (rows, _), answer in zip(questions, answers, strict=True)]
-
-
-def held_out_losses(questions: Sequence[tuple[SiteRows, Array, str]]) -> list[Array]:
-    """Return the losses [J] of models on the held-out rows of several fits, requested in one message.
-
-    A question is about rows, models and the weighting of the sites. Numbers for metrics are requested as well if they
-    are few.
-    """
-    first = questions[0][0]
-    few = first.loss.client_loss is None and (first.metric_sums is None or not first.metric_sums.histogram)
-    asked = [Question(rows, w, rows.weights(weighting)) for rows, w, weighting in questions]
-    return [one.value for one in evaluate_together(asked, sums=few, spread=few)]
-
-
 def request_evaluations(
-    questions: Sequence[Question], gradient: bool = False, sums: bool = True, spread: bool = False
+    questions: Sequence[Question],
+    gradient: bool = False,
+    sums: bool = True,
+    spread: bool = False,
+    differences: bool = False,
 ) -> list[AnyResponses]:
     """Return the sites' evaluations of the models; the last ones are kept in `SiteRows.last`."""
     first, sums_wanted = questions[0].rows, sums
     sums = sums and first.metric_sums is not None
     head = {
         "fits": [one.head() | {"noise": one.noise} for one in questions],
-        "part": first.part, "gradient": gradient, "sums": sums, "spread": spread,
+        "part": first.part, "gradient": gradient, "sums": sums, "spread": spread, "differences": differences,
     }  # fmt: skip
 
     def specs(one: Question, name: str | None) -> dict[str, ArraySpec]:

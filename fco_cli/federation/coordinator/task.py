@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from fco_cli.data.exact_sums import (
-    WORDS,
     Names,
     cell_count,
     center_of_sums,
-    exact_sum,
-    from_integers,
-    from_words,
     merged_names,
     summary_of_sums,
 )
 from fco_cli.data.fitted import LinearModel
+from fco_cli.data.format import format_list, shown
+from fco_cli.data.formula import KEY
+from fco_cli.data.offsets import ADDITIVE, key_of, offset_column, offset_name
 from fco_cli.data.preparation import Preparation, agree, start_median_search
 from fco_cli.data.ranges import declared_preparation, largest_norm, with_moments
 from fco_cli.data.statistics import Summary, merged
+from fco_cli.data.terms import with_terms
 from fco_cli.errors import UserError, require
+from fco_cli.federation.coordinator.checks import (
+    Counts,
+    agreed_classes,
+    check_counts,
+    check_names,
+    columns_of,
+    has_rows,
+    held_out_events,
+    least_limit,
+    no_preparation,
+)
+from fco_cli.federation.coordinator.column_sums import counts_up_to, exact_sums
 from fco_cli.federation.coordinator.remote_rows import SiteRows
-from fco_cli.federation.coordinator.responses import report_invalid_sum
 from fco_cli.federation.coordinator.sites import Agreement, Response, Sites, report_invalid_response
+from fco_cli.federation.coordinator.terms import RemoteTerms
 from fco_cli.federation.message import ArraySpec, BadMessage
 from fco_cli.federation.metrics import SUMS
-from fco_cli.federation.response_schema import Description, RowCounts
-from fco_cli.federation.sharing import EXACT
+from fco_cli.federation.response_schema import Description
 from fco_cli.federation.site.data import PARTS, sent_task
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData, FoldAssignment, HeldOut
@@ -39,12 +51,9 @@ from fco_cli.problem.models.linear import Linear
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.tasks.tabular import Custom
 
-Counts = dict[str, RowCounts]  # of one fit, by site
 UNSUPPORTED_KEYS = {
     **dict.fromkeys(("weights", "class_weight"), "all rows have weight 1"),
     "partition": "each site is one client",
-    **dict.fromkeys(("offset", "exposure"), "labels are those of the sites' tables"),
-    "formula": "sites prepare the columns of their tables only",
 }
 
 
@@ -101,8 +110,9 @@ class CustomAtSites(Custom):
     def _agreed_fits(self, seed: int, dtype: str, folds: list[HeldOut | None]) -> list[TaskData]:
         """Return the data of every fit after all sites have split and prepared their rows alike."""
         descriptions = {name: response.head for name, response in self.connection.descriptions().items()}
-        agreement, classes = Agreement(self.connection), _agreed_classes(descriptions)
-        _check_names(descriptions)
+        agreement, classes = Agreement(self.connection), agreed_classes(descriptions)
+        check_names(descriptions)
+        columns = self._used_columns(descriptions)
         methods = {key: self._holdout_method(key, descriptions) for key in ("holdout", "test")}
         with_summary = self.connection.noise is None and self.ranges is None  # summaries of the rows have no noise
         head = {
@@ -114,9 +124,10 @@ class CustomAtSites(Custom):
             "folds": [None if fold is None else asdict(fold) for fold in folds],
             "summary": with_summary,
             "exact": self.uses_sums,
+            "keeps_offset": self.keeps_offset,
         }
         responses = agreement.add("prepare", head)
-        fits = self._row_counts(responses, descriptions, classes, with_summary, len(folds))
+        fits = self._row_counts(responses, columns, classes, with_summary, len(folds))
         for fold, counts in zip(folds, fits, strict=True):
             if fold is not None:
                 fold.deal.check(np.array([sum(one.held_out for one in counts.values())]))
@@ -124,7 +135,7 @@ class CustomAtSites(Custom):
         if self.connection.mask_bits is not None:
             complete = all(len({getattr(one, part) > 0 for one in fit.values()}) == 1 for fit in fits for part in PARTS)
             require(complete, "federation.masks", True, "false: some sites have no rows of a part (holdout, test)")
-        preparations, columns = [_no_preparation(descriptions)] * len(fits), _columns(next(iter(descriptions.values())))
+        preparations = [no_preparation(columns)] * len(fits)
         if self.ranges is not None:
             preparations = [self._private_preparation(agreement, k, one, columns) for k, one in enumerate(fits)]
         elif with_summary:
@@ -136,21 +147,40 @@ class CustomAtSites(Custom):
         }
         if self.connection.mask_bits is not None:
             agreement.rows = [
-                {
-                    part: {name: getattr(one, part) for name, one in fit.items()}
-                    for part in PARTS
-                    if _has_rows(fit, part)
-                }
+                {part: {name: getattr(one, part) for name, one in fit.items()} for part in PARTS if has_rows(fit, part)}
                 for fit in fits
             ]
             head["rows"] = agreement.rows
         agreement.add("apply", head)
-        limits = {name: _least([fit[name].max_parameters for fit in fits]) for name in responses}
-        alone = [name for name, response in responses.items() if response.head.estimates]
+        limits = {name: least_limit([fit[name].max_parameters for fit in fits]) for name in responses}
+        shared = {
+            "hessian_limits": limits,
+            "estimating": [name for name, response in responses.items() if response.head.estimates],
+            "tabulating": [name for name, response in responses.items() if response.head.tables],
+            "smallest_cell": max(response.head.min_cell for response in responses.values()),
+        }
         return [
-            self._task_data(agreement, k, counts, preparation, classes, outputs, dtype, limits, alone)
+            self._task_data(agreement, k, counts, preparation, classes, outputs, dtype, shared)
             for k, (counts, preparation) in enumerate(zip(fits, preparations, strict=True))
         ]
+
+    def _used_columns(self, descriptions: dict[str, Description]) -> list[str]:
+        """Return the columns that sites prepare: those of the formula, or all but that of the offset."""
+        known, formula, offset = columns_of(next(iter(descriptions.values()))), self.parsed_formula(), None
+        if (expression := self.offset_expression()) is not None:
+            offset, key = offset_column(expression), key_of(expression)
+            require(offset in known, key, offset, f"a column of the sites: {format_list(known)}")
+            is_possible = self.keeps_offset or self.loss in ADDITIVE
+            allowed = f"null with federation=flare for the {self.loss} loss, except with experiment=glm"
+            require(is_possible, key, offset, allowed)
+        if formula is None:
+            return [name for name in known if name != offset]
+        for name in formula.columns:
+            columns = f"a formula of the sites' columns, which have no {shown(name)!r}: {format_list(known)}"
+            require(name in known and name != offset, KEY, formula.text, columns)
+        allowed = "null with federation.evaluation_noise: knots and moments of terms have no noise"
+        require(self.connection.noise is None, KEY, formula.text, allowed)
+        return formula.columns
 
     def _task_data(
         self,
@@ -161,11 +191,12 @@ class CustomAtSites(Custom):
         classes: list[str] | None,
         outputs: int,
         dtype: str,
-        limits: dict[str, int | None],
-        alone: list[str],
+        shared: dict[str, Any],
     ) -> TaskData:
-        """Return the data of a fit; `limits` are those of Hessians, `alone` are the sites that share own estimates."""
-        loss = self.configured_loss()
+        """Return the data of a fit; `shared` are fields of `SiteRows` about what the sites share."""
+        loss, offset, features = self.configured_loss(), self.offset_expression(), list(preparation.features)
+        if offset is not None and self.keeps_offset:
+            features.append(offset_name(offset))
         trained = {name: m for m, name in enumerate(name for name, one in counts.items() if one.training)}
 
         def rows(part: str) -> SiteRows | None:
@@ -173,10 +204,10 @@ class CustomAtSites(Custom):
             sizes = {name: getattr(one, part) for name, one in counts.items() if getattr(one, part)}
             offsets = np.append(0, np.cumsum(list(sizes.values()))).astype(np.int64)
             return SiteRows(
-                np.empty((0, len(preparation.features)), dtype), np.empty(0, dtype), offsets,
+                np.empty((0, len(features)), dtype), np.empty(0, dtype), offsets,
                 trained_as=np.array([trained.get(name, -1) for name in sizes], int) if part != "training" else None,
                 agreement=agreement, fit=fit, names=list(sizes), part=part, loss=loss,
-                hessian_limits=limits, estimating=alone,
+                **shared, events=held_out_events(counts) if part == "held_out" else None,
             ) if sizes else None  # fmt: skip
 
         training = rows("training")
@@ -184,15 +215,15 @@ class CustomAtSites(Custom):
             raise UserError("federation.sites: no site has training rows")
         require_memory("federation.sites: the order of the training rows in a round", 8 * int(training.sizes.sum()))
         return TaskData(
-            training, Linear(len(preparation.features), outputs), loss, rows("held_out"),
-            description=LinearModel(loss, classes, preparation),
-            features=tuple(preparation.features), test=rows("test"), clients=training.names,
+            training, Linear(len(features), outputs), loss, rows("held_out"),
+            description=LinearModel(loss, classes, replace(preparation, offset=offset)),
+            features=tuple(features), test=rows("test"), clients=training.names,
         )  # fmt: skip
 
     def _row_counts(
         self,
         responses: dict[str, Response],
-        descriptions: dict[str, Description],
+        columns: list[str],
         classes: list[str] | None,
         with_summary: bool,
         fits: int,
@@ -204,7 +235,7 @@ class CustomAtSites(Custom):
                 if len(response.head.fits) != fits:
                     raise BadMessage(f"fits: has {len(response.head.fits)} fits, must be {fits}")
                 for one in response.head.fits:
-                    _check_counts(name, one, descriptions[name], with_summary, self.uses_sums)
+                    check_counts(name, one, columns, with_summary, self.uses_sums)
                 outputs = response.head.outputs
                 if (outputs > 1) != multiclass or (multiclass and classes is not None and outputs != len(classes)):
                     raise BadMessage(f"outputs: {outputs} scores do not fit the {self.loss} loss and the classes")
@@ -233,14 +264,40 @@ class CustomAtSites(Custom):
         else:
             heads = [[one.summary for one in fit.values() if one.summary is not None] for fit in fits]
             totals = [merged([Summary.from_plain(msgspec.structs.asdict(one)) for one in fit]) for fit in heads]
-        if self.recipe.fill != "median":
-            return [agree(total, self.recipe) for total in totals]
+        formula, recipe = self.parsed_formula(), self.recipe
+        if formula is not None:
+            recipe = replace(recipe, standardize=False)
+        medians: list[Array | None] = [None] * len(totals)
+        if recipe.fill == "median":
+            medians = self._medians(agreement, rows, totals)
+        bases = [agree(total, recipe, median) for total, median in zip(totals, medians, strict=True)]
+        if formula is None:
+            return bases
+        return [
+            with_terms(base, formula, self._terms(agreement, fit, own), self.recipe.standardize)
+            for fit, (base, own) in enumerate(zip(bases, rows, strict=True))
+        ]
+
+    def _terms(self, agreement: Agreement, fit: int, rows: dict[str, int]) -> RemoteTerms:
+        """Return the terms of the training rows of one fit."""
+
+        def column_sums(center: Array, head: dict[str, Any]) -> Array:
+            head, arrays = {"categories": [], **head}, {f"center.{fit}": center}
+            return exact_sums(agreement, head, arrays, {fit: 3 * len(center)}, {fit: rows})[fit]
+
+        def count_up_to(edges: Array, head: dict[str, Any]) -> list[Array]:
+            return counts_up_to({fit: edges}, agreement, {fit: rows}, head)[fit]
+
+        return RemoteTerms(agreement, fit, rows, self.uses_sums, column_sums, count_up_to)
+
+    def _medians(self, agreement: Agreement, rows: list[dict[str, int]], totals: list[Summary]) -> list[Array | None]:
+        """Return the medians of the columns of every fit."""
         searches = [start_median_search(total) for total in totals]
         while unfinished := [k for k, search in enumerate(searches) if not search.finished]:
             edges = {k: searches[k].edges for k in unfinished}
-            for k, counts in self._counts_up_to(edges, agreement, rows).items():
+            for k, counts in counts_up_to(edges, agreement, dict(enumerate(rows))).items():
                 searches[k] = searches[k].narrowed(counts)
-        return [agree(total, self.recipe, search.high) for total, search in zip(totals, searches, strict=True)]
+        return [search.high for search in searches]
 
     def _summaries_from_sums(
         self, agreement: Agreement, fits: list[Counts], rows: list[dict[str, int]], columns: list[str]
@@ -260,28 +317,11 @@ class CustomAtSites(Custom):
     ) -> list[Array]:
         """Return the exact sums over the sites of `exact_sums.column_sums`; NaN where a number is out of range."""
         head, arrays = {"categories": names}, {f"center.{k}": center for k, center in enumerate(centers)}
-        sizes = [3 * len(center) + cell_count(own) for center, own in zip(centers, names, strict=True)]
-        if self.connection.mask_bits is not None:
-            specs = {f"{EXACT}.{k}": ArraySpec((size, WORDS)) for k, size in enumerate(sizes)}
-            made = agreement.sum_of_all("summarize", head, arrays, specs)
-            sums = [made[k] for k in range(len(sizes))]
-            totals = [from_integers(from_words(one.totals[EXACT].view(np.uint64)), one.fits) for one in sums]
-            with report_invalid_sum(rows[0], "summarize"):
-                for total, own in zip(totals, rows, strict=True):
-                    _check_sums(total, len(centers[0]), sum(own.values()))
-            return totals
-
-        def expected(name: str) -> dict[str, ArraySpec]:
-            return {f"{EXACT}.{k}": ArraySpec((size,), finite=False) for k, size in enumerate(sizes) if name in rows[k]}
-
-        sites = [name for name in self.connection.names if any(name in own for own in rows)]
-        responses = agreement.request("summarize", head, arrays, sites, expected=expected)
-        for name, response in responses.items():
-            with report_invalid_response(name, "summarize"):
-                for k, own in enumerate(rows):
-                    if name in own:
-                        _check_sums(response.arrays[f"{EXACT}.{k}"], len(centers[k]), own[name])
-        return [exact_sum(responses[name].arrays[f"{EXACT}.{k}"] for name in own) for k, own in enumerate(rows)]
+        sizes = {
+            k: 3 * len(center) + cell_count(own) for k, (center, own) in enumerate(zip(centers, names, strict=True))
+        }
+        sums = exact_sums(agreement, head, arrays, sizes, dict(enumerate(rows)))
+        return [sums[k] for k in range(len(centers))]
 
     def _private_preparation(self, agreement: Agreement, fit: int, counts: Counts, columns: list[str]) -> Preparation:
         """Return the preparation of a fit by declared ranges, with noisy moments of the sites' rows if requested."""
@@ -295,105 +335,8 @@ class CustomAtSites(Custom):
         sums, norm = [response.arrays[name] for response in responses.values()], largest_norm(specs[name].shape[1])
         return with_moments(preparation, sums, sum(rows.values()), self.moments_noise * norm)
 
-    def _counts_up_to(
-        self, edges: dict[int, Array], agreement: Agreement, rows: list[dict[str, int]]
-    ) -> dict[int, list[Array]]:
-        """Return the numbers of values up to each edge by fit: of every site, or their sum if responses are masked."""
-        specs = {f"counts.{k}": ArraySpec(one.shape, np.int64) for k, one in edges.items()}
-        head, arrays = {"fits": list(edges)}, {f"edges.{k}": one for k, one in edges.items()}
-        if self.connection.mask_bits is not None:
-            totals = agreement.sum_of_all("count", head, arrays, specs)
-            with report_invalid_sum(rows[0], "count"):
-                for k, total in totals.items():
-                    _check_cumulative(total.totals["counts"], sum(rows[k].values()))
-            return {k: [total.totals["counts"]] for k, total in totals.items()}
-
-        def expected(name: str) -> dict[str, ArraySpec]:
-            return {f"counts.{k}": specs[f"counts.{k}"] for k in edges if name in rows[k]}
-
-        sites = [name for name in self.connection.names if any(name in rows[k] for k in edges)]
-        responses = agreement.request("count", head, arrays, sites, expected=expected)
-        for name, response in responses.items():
-            with report_invalid_response(name, "count"):
-                for k in edges:
-                    if name in rows[k]:
-                        _check_cumulative(response.arrays[f"counts.{k}"], rows[k][name])
-        return {k: [responses[name].arrays[f"counts.{k}"] for name in rows[k]] for k in edges}
-
     def held_out_metrics(self, problem: Problem, data: ClientData, w: Array) -> dict[str, Array]:
         """Return the metrics computed from sums over the sites' rows; none if a site does not share its sums."""
         known = SUMS.get(type(problem.loss))
         sums = data.sums(w) if known is not None and isinstance(data, SiteRows) else None
         return {} if sums is None or known is None else known.metrics(*sums)
-
-
-def _check_names(descriptions: dict[str, Description]) -> None:
-    """Raise UserError if the features' names differ between sites; digests are compared."""
-    (first, pattern), *others = descriptions.items()
-    for name, head in others:
-        if (head.names_digest, head.features) != (pattern.names_digest, pattern.features):
-            counts = f"{head.features} and {pattern.features}"
-            raise UserError(
-                f"{name}: its features differ from those of {first} ({counts}; names and order must be equal)"
-            )
-
-
-def _no_preparation(descriptions: dict[str, Description]) -> Preparation:
-    """Return a preparation that leaves rows unchanged."""
-    first = next(iter(descriptions.values()))
-    return Preparation(_columns(first), [0.0] * first.features, {}, [])
-
-
-def _columns(description: Description) -> list[str]:
-    """Return the column names that a site uses in messages."""
-    return description.names or [f"x{k}" for k in range(description.features)]
-
-
-def _least(limits: list[int | None]) -> int | None:
-    """Return the smallest limit; None: no limit."""
-    return min((one for one in limits if one is not None), default=None)
-
-
-def _has_rows(counts: Counts, part: str) -> bool:
-    return any(getattr(one, part) for one in counts.values())
-
-
-def _check_counts(name: str, counts: RowCounts, description: Description, with_summary: bool, with_sums: bool) -> None:
-    """Raise BadMessage if a site's summary, or its names of categories, do not match its counts and description."""
-    summary, categories, is_needed = counts.summary, counts.categories, with_summary and counts.training > 0
-    if (summary is not None) != (is_needed and not with_sums):
-        raise BadMessage("summary: must be present exactly if it was requested and the site has training rows")
-    if (categories is not None) != (is_needed and with_sums):
-        raise BadMessage("categories: must be present exactly if they were requested and the site has training rows")
-    if categories is not None and not categories.keys() <= set(_columns(description)):
-        raise BadMessage("categories: must be those of the site's features")
-    if summary is not None:
-        if (summary.client, summary.rows) != (name, counts.training):
-            raise BadMessage("summary: must be of this site's training rows")
-        if summary.columns != _columns(description):
-            raise BadMessage("summary: its columns must be the site's features")
-
-
-def _check_sums(sums: Array, columns: int, rows: int) -> None:
-    """Raise BadMessage if counts are not those of at most `rows` rows, or squares are negative."""
-    counts = np.concatenate([sums[:columns], sums[3 * columns :]])
-    if not ((counts >= 0) & (counts <= rows) & (counts == np.floor(counts))).all():
-        raise BadMessage(f"the array {EXACT} must have counts from 0 to {rows}, the number of training rows")
-    if (sums[2 * columns : 3 * columns] < 0).any():
-        raise BadMessage(f"the array {EXACT} must have sums of squares >= 0")
-
-
-def _check_cumulative(counts: Array, rows: int) -> None:
-    """Raise BadMessage if counts [d, edges] are not cumulative counts of at most `rows` rows."""
-    if (counts < 0).any() or (counts > rows).any() or (np.diff(counts, axis=1) < 0).any():
-        raise BadMessage(f"the array counts must increase from 0 to {rows}, the number of training rows")
-
-
-def _agreed_classes(descriptions: dict[str, Description]) -> list[str] | None:
-    """Return the union of all sites' classes, sorted; None if labels are numbers."""
-    if all(head.classes is None for head in descriptions.values()):
-        return None
-    for name, head in descriptions.items():
-        if head.classes is None:
-            raise UserError(f"{name}: labels are class names at some sites and numbers at others")
-    return sorted({label for head in descriptions.values() for label in head.classes or []})

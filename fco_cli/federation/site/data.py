@@ -27,11 +27,12 @@ from fco_cli.federation.message import (
     reason_of,
 )
 from fco_cli.federation.policy import Policy, Refusal
-from fco_cli.federation.schema import Apply, Count, Fold, NoisyMoments, Prepare, Request, Summarize
+from fco_cli.federation.schema import Apply, Count, FitTerms, Fold, NoisyMoments, Prepare, Request, Summarize
 from fco_cli.federation.sharing import EXACT
 from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
 from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.rows import Fit, SiteFile, Split
+from fco_cli.federation.site.terms import SiteTerms, check_terms
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import FoldAssignment, HeldOut
 from fco_cli.problem.losses import Loss
@@ -72,6 +73,7 @@ class SiteData:
     def __init__(self, name: str, file: SiteFile, policy: Policy, disclosure: Disclosure) -> None:
         self.name, self.file, self.policy, self.disclosure = name, file, policy, disclosure
         self.task: Custom | None = None
+        self.terms = SiteTerms(self)
         self.fits: list[Fit] = []  # of the last `prepare`
         self.dtype = "float64"
         self.outputs = 1  # scores per row that the site's labels need
@@ -111,7 +113,7 @@ class SiteData:
             raise Refusal("the run does not include this site")
         seed = self.disclosure.split_seed(request.seed)
         client = 0 if self.policy.site_splits else request.sites.index(self.name)
-        split = self.file.split(task, seed, client, classes, self.policy.share_names)
+        split = self.file.split(task, seed, client, classes, self.policy.share_names, request.keeps_offset)
         outputs = task.configured_loss().outputs(self.file.data.y, None if classes is None else len(classes))
         fits = [self._fit(split, fold, request.sites) for fold in request.folds]
         answers = []
@@ -120,7 +122,8 @@ class SiteData:
             answers.append(self._row_counts(fit.split, task, request))
         self.task, self.fits, self.dtype, self.outputs = task, fits, request.dtype, outputs
         self._loss = task.configured_loss()
-        return Message("", {"fits": answers, "outputs": outputs, "estimates": self.policy.share_estimates})
+        shared = {"estimates": self.policy.share_estimates, "tables": self.policy.shares_tables}
+        return Message("", {"fits": answers, "outputs": outputs, "min_cell": self.policy.min_rows, **shared})
 
     def _fit(self, split: Split, fold: Fold | None, sites: list[str]) -> Fit:
         """Return the rows of a fold; those of `split` without one."""
@@ -153,11 +156,19 @@ class SiteData:
             summary = self.disclosure.released_summary(exact, split.training_table()).plain()
         return {
             "training": training, "held_out": held_out, "test": test, "summary": summary, "categories": names,
-            "max_parameters": self.disclosure.max_parameters(training),
+            "max_parameters": self.disclosure.max_parameters(training), "events": self._held_out_events(split, task),
         }  # fmt: skip
+
+    def _held_out_events(self, split: Split, task: Custom) -> int | None:
+        """Return the number of events among the held-out rows of a fit, None if it is not shared."""
+        if not task.configured_loss().censored_labels or not split.parts.validation.any():
+            return None
+        return self.disclosure.released_events(split.data.y[split.parts.validation])
 
     def summarize(self, request: Summarize, arrays: Arrays) -> Message:
         """Return sums of the training rows' columns around a center, for preparations from sums over the sites."""
+        if request.terms is not None:
+            return self._summarize_terms(request.terms, arrays)
         if len(request.categories) != len(self.fits):
             raise Refusal("the rows are not split into these fits")
         tables = {k: fit.split.training_table() for k, fit in enumerate(self.fits) if fit.split.parts.training.any()}
@@ -174,14 +185,28 @@ class SiteData:
         self.disclosure.charge(sum(map(len, sums.values())))
         return Message("", arrays=sums)
 
+    def _summarize_terms(self, terms: FitTerms, arrays: Arrays) -> Message:
+        """Return sums of the terms of one fit around a center."""
+        table = self.terms.table(terms.fit, terms.preparation)
+        center = read_arrays(arrays, {f"center.{terms.fit}": ArraySpec((table.x.shape[1],))})[f"center.{terms.fit}"]
+        self.disclosure.check_columns(table)
+        sums = column_sums(table, center, {})
+        self.disclosure.charge(len(sums))
+        return Message("", arrays={f"{EXACT}.{terms.fit}": sums})
+
     def count(self, request: Count, arrays: Arrays) -> Message:
         """Return the numbers of values up to each edge, by column, for the search of medians."""
         tables = {k: self.fit(k).split.training_table().x for k in request.fits}
+        if request.terms is not None:
+            tables = {request.terms.fit: self.terms.table(request.terms.fit, request.terms.preparation).x}
         if not self.policy.share_histograms:
             raise Refusal("medians need histograms, which the site does not share (site.yaml: share_histograms)")
         read = read_arrays(arrays, {f"edges.{k}": ArraySpec((x.shape[1], MEDIAN_BINS)) for k, x in tables.items()})
         used = {k: x for k, x in tables.items() if len(x)}  # fits with training rows at this site
-        edges = {k: self.disclosure.histogram_edges(read[f"edges.{k}"]) for k in used}
+        edges = {
+            k: self.disclosure.histogram_edges(read[f"edges.{k}"], None if request.terms is None else used[k])
+            for k in used
+        }
         self.disclosure.charge(sum(one.size for one in edges.values()), counts=len(edges))
         counts = {
             f"counts.{k}": self.disclosure.released_counts(
@@ -227,9 +252,11 @@ class SiteData:
         for preparation, fit in zip(preparations, self.fits, strict=True):
             training = fit.split.training_table()
             self.disclosure.check_preparation(preparation, training)
+            if preparation.terms and len(training.x):
+                check_terms(preparation, self.disclosure.merge_levels(training, training), self.disclosure)
             merge = partial(self.disclosure.merge_levels, training=training)
             fit.prepared = fit.split.prepared(preparation, self.dtype, merge)
-            fit.model = Linear(len(preparation.features), request.outputs, seed=request.start)
+            fit.model = Linear(len(fit.prepared.features), request.outputs, seed=request.start)
         self.agreed = agreed
         return Message("")
 
@@ -238,6 +265,11 @@ class SiteData:
         if index >= len(self.fits):
             raise Refusal(f"fit {index} of {len(self.fits)} does not exist: the rows are not split into these fits")
         return self.fits[index]
+
+    @staticmethod
+    def preparation_of(text: str, columns: list[str]) -> Preparation:
+        """Return a preparation of these columns; raise BadMessage if it is invalid."""
+        return _preparation(text, columns)
 
     def loss(self) -> Loss:
         if self.task is None:

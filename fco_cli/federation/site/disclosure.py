@@ -40,11 +40,10 @@ from fco_cli.problem.models.linear import Model
 from fco_cli.problem.risk import scores_of
 
 ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
-    "describe": frozenset(
-        ("version", "code", "digest", "features", "names_digest", "names", "classes", "split"),
-    ),
-    "prepare": frozenset(("fits", "outputs", "estimates")),
+    "describe": frozenset(("version", "code", "digest", "features", "names_digest", "names", "classes", "split")),
+    "prepare": frozenset(("fits", "outputs", "estimates", "tables", "min_cell")),
     "load": frozenset(("known",)),
+    "terms": frozenset(("summary",)),
     "key": frozenset(("key",)),
     "keys": frozenset(("offer",)),
     "offer": frozenset(("offer",)),
@@ -58,6 +57,8 @@ ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
             "evaluate",
             "hessian",
             "smoothness",
+            "risk_table",
+            "survival",
             "stack",
             "train",
             "own",
@@ -246,13 +247,14 @@ class Disclosure:
         }
         return replace(table, levels=levels)
 
-    def histogram_edges(self, edges: Array) -> Array:
-        """Return the edges, rounded up to a grid of the site's own if small cells are hidden."""
+    def histogram_edges(self, edges: Array, x: Array | None = None) -> Array:
+        """Return the edges, rounded up to a grid of the site's own if small cells are hidden; `x`: of other columns."""
         self.check_noise_free("histograms of columns")
         if not self.policy.hide_small_cells:
             return edges
         with np.errstate(invalid="ignore"):
-            step = grid_steps(np.nanstd(np.asarray(self.data.x, float), axis=0))[:, None] / GRID_PARTS
+            values = np.asarray(self.data.x if x is None else x, float)
+            step = grid_steps(np.nanstd(values, axis=0))[:, None] / GRID_PARTS
         return np.ceil(edges / step) * step
 
     def released_counts(self, counts: Array, rows: Array | int) -> Array:
@@ -261,6 +263,15 @@ class Disclosure:
             return counts
         least = self.policy.min_rows
         return np.where(counts < least, 0, np.where(rows - counts < least, rows, counts))
+
+    def released_events(self, y: Array) -> int | None:
+        """Return the number of events among labels, None if the policy hides it; count it in the ledger."""
+        events, policy = int((y > 0).sum()), self.policy
+        is_small = min(events, len(y) - events) < policy.min_rows and 0 < events < len(y)
+        if policy.min_noise > 0 or (policy.hide_small_cells and is_small):
+            return None
+        self.charge(1)
+        return events
 
     def released_histogram(self, counts: Array) -> Array:
         """Return histograms [J, bins] with neighboring bins merged until they hold min_rows rows."""

@@ -20,6 +20,7 @@ from fco_cli.federation.site.scores import check_alone, check_scores, score_arra
 from fco_cli.kernels.compiled import kernel, specialize
 from fco_cli.problem.curvature import packed_size, quadratic_of
 from fco_cli.problem.data import ClientData
+from fco_cli.problem.held_out import difference_losses, joined
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.losses.base import on_row
@@ -64,6 +65,9 @@ class SiteEvaluator:
                 numbers, jobs = numbers + one.jobs * self._numbers_per_model(request, one), jobs + one.jobs
         self.disclosure.charge(numbers, evaluations=jobs)
         self._check_steepness(request.fits, rows, models)
+        if request.differences:
+            for others in self._compared_rows(request, rows):
+                self._check_steepness(request.fits, others, models)
         withheld = () if self.policy.share_accuracy else ("hits", "squares")
         answer = Arrays()
         with np.errstate(all="ignore"):  # the coordinator detects overflows
@@ -148,6 +152,12 @@ class SiteEvaluator:
             raise Refusal("the site has no rows of this part")
         return rows
 
+    def _compared_rows(self, request: Evaluate, rows: dict[int, ClientData]) -> list[dict[int, ClientData]]:
+        """Return the training rows of every fit, and all its rows, whose losses are subtracted."""
+        parts = {one.fit: self._fit(one).rows().training for one in request.fits if one.fit in rows}
+        training = {fit: data for fit, data in parts.items() if data is not None}
+        return [training, {fit: joined(data, rows[fit]) for fit, data in training.items()}]
+
     def _check_steepness(
         self,
         fits: list[EvaluatedModels] | list[CurvedModels],
@@ -184,6 +194,12 @@ class SiteEvaluator:
         if (noise := models.noise) is not None and noise.by_row:
             scale = 1.0 if noise.shares == 1 else self._noise_scale(models, request.part, weight, len(data.y))
             return noisy_row_sums(data, model, self._loss, w, weight, request.gradient, noise, scale)
+        if request.differences:
+            training = self._fit(models).rows().training
+            value = difference_losses(training, data, weight, model, self._loss, w)
+            return _with_infinite_values(
+                {"value": value} | self._score_metrics(request, self._fit(models), data, w, weight)
+            )
         risk = DataRisk(data, np.array([weight]), model, self._loss)(w, gradient=request.gradient)
         arrays = {"value": np.maximum(risk.value, 0)}  # rounding can make a zero loss negative
         if request.gradient:

@@ -127,6 +127,14 @@ class Ledger:
             if names not in known:
                 write_atomically(path, msgspec.json.encode([*known, names]))
 
+    def is_first(self, name: str, value: str) -> bool:
+        """Record the first value under a name; return False for another one later."""
+        path = self.folder / f"{name}.txt"
+        with self._locked():
+            if not path.exists():
+                write_atomically(path, value.encode())
+            return path.read_bytes() == value.encode()
+
     def subsets(self) -> int:
         """Return the number of recorded row subsets."""
         return len(list(self.folder.glob("*.npy")))

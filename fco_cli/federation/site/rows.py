@@ -11,16 +11,20 @@ from pathlib import Path
 import numpy as np
 
 from fco_cli.data.format import Features, FederatedData, first_row
+from fco_cli.data.formula import KEY
+from fco_cli.data.offsets import ADDITIVE, Offset, key_of, split_offset
 from fco_cli.data.preparation import Preparation
 from fco_cli.data.readers import fingerprint, read_single_client
 from fco_cli.data.readers.source import Columns
 from fco_cli.data.splits import Parts, split
 from fco_cli.data.statistics import Summary
+from fco_cli.data.subsets import select_columns
 from fco_cli.errors import UserError
 from fco_cli.federation.keys import read_or_create_key
 from fco_cli.federation.policy import Refusal
 from fco_cli.problem.data import ClientData, HeldOut
 from fco_cli.problem.layout import Array
+from fco_cli.problem.losses import Loss
 from fco_cli.problem.models.linear import Linear
 from fco_cli.tasks.tabular import Custom
 
@@ -32,6 +36,7 @@ class Split:
     data: FederatedData
     parts: Parts
     names: list[str]  # of the columns in messages; x0, x1, ... if the site does not share names
+    offset: Offset | None = None  # an additional last feature
 
     def hold_out(self, fold: HeldOut, client: int, clients: int) -> Split:
         """Return the split of a fold, which holds out some training rows; other held-out rows are not used."""
@@ -63,7 +68,8 @@ class Split:
             training, held_out, test = (self._prepared(rows, preparation, dtype, merge) for rows in self.parts)
         except UserError:
             raise Refusal(f"the site's values are too large for {dtype}") from None
-        return Prepared(training, held_out, test, dtype, tuple(preparation.features))
+        extra = [] if self.offset is None else [self.offset.name]
+        return Prepared(training, held_out, test, dtype, (*preparation.features, *extra))
 
     def _raw(self, rows: Array) -> Features:
         return replace(self.data.take(rows).raw, names=self.names)
@@ -73,7 +79,9 @@ class Split:
     ) -> ClientData | None:
         if not rows.any():
             return None
-        return replace(self.data.take(rows), x=preparation.apply(merge(self._raw(rows)))).model_clients(dtype)
+        x = preparation.apply(merge(self._raw(rows)))
+        x = x if self.offset is None else np.column_stack([x, self.offset.values[rows]])
+        return replace(self.data.take(rows), x=x).model_clients(dtype)
 
 
 @dataclass(frozen=True)
@@ -126,8 +134,14 @@ class SiteFile:
         unkeyed, self.secret = fingerprint(path, columns), read_or_create_key(secret)
         self.digest = hmac.new(self.secret, unkeyed.encode(), hashlib.sha256).hexdigest()[:16]
 
-    def split(self, task: Custom, seed: int, client: int, classes: list[str] | None, share_names: bool) -> Split:
-        """Return the split that a simulation with this seed uses for client number `client`, in the order of names."""
+    def split(
+        self, task: Custom, seed: int, client: int, classes: list[str] | None, share_names: bool, keeps_offset: bool
+    ) -> Split:
+        """Return the split that a simulation with this seed uses for client number `client`, in the order of names.
+
+        It has the columns of the task's formula only. An offset is kept as an additional feature, or subtracted from
+        the labels.
+        """
         data = self._with_classes(classes)
         loss = task.configured_loss()
         if not loss.accepts_labels(data.y, None if classes is None else len(classes)).all():
@@ -144,7 +158,31 @@ class SiteFile:
         names = data.feature_names if share_names else [f"x{k}" for k in range(data.x.shape[1])]
         if data.levels and not share_names:
             raise Refusal("the site has categorical columns, but does not share names (site.yaml: share_names)")
-        return Split(data, parts, names)
+        if (formula := task.parsed_formula()) is None and task.offset_expression() is None:
+            return Split(data, parts, names)
+        if not share_names:
+            raise Refusal("task.formula and task.offset need names of columns (site.yaml: share_names)")
+        data, offset = self._with_offset(data, parts, task, loss, keeps_offset)
+        if formula is not None:
+            data = select_columns(data, formula.columns, KEY)
+        return Split(data, parts, data.feature_names, offset)
+
+    @staticmethod
+    def _with_offset(
+        data: FederatedData, parts: Parts, task: Custom, loss: Loss, keeps_offset: bool
+    ) -> tuple[FederatedData, Offset | None]:
+        """Return the data without the column of the offset, and the offset if it is kept as a feature."""
+        if (expression := task.offset_expression()) is None:
+            return data, None
+        try:
+            data, offset = split_offset(data, expression, loss)
+        except UserError:  # its text has the number of a row
+            raise Refusal(f"{key_of(expression)}: the column is absent, or not a valid number in every row") from None
+        if keeps_offset:
+            return data, offset
+        if loss.name not in ADDITIVE:
+            raise Refusal(f"{key_of(expression)}: must be null for the {loss.name} loss, except with experiment=glm")
+        return offset.applied(data, parts.training, loss, key_of(expression))[0], None
 
     def _with_classes(self, classes: list[str] | None) -> FederatedData:
         """Return the data with labels as indices into the classes of all sites."""

@@ -24,6 +24,7 @@ from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.evaluation import SiteEvaluator
 from fco_cli.federation.site.ledger import LEDGER_FOLDER
 from fco_cli.federation.site.rows import SiteFile
+from fco_cli.federation.site.survival import SiteSurvival
 from fco_cli.federation.site.trainer import SiteTrainer
 from fco_cli.files import DelayedFlush
 
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 
 MASKS_REQUIRED = f"the site's policy requires masks ({POLICY_FILE}: masks); set federation.masks=true"
 WEIGHTED = ("train", "evaluate", "hessian")  # kinds whose sums have weights
-WITH_ARRAYS = ("summarize", "count", "evaluate", "hessian", "stack", "train")  # kinds of requests; the others have none
+# Kinds of requests with arrays; the others have none.
+WITH_ARRAYS = ("summarize", "count", "evaluate", "hessian", "risk_table", "survival", "stack", "train")
 
 
 def refuse_all(home: Path, problem: UserError) -> bytes:
@@ -54,14 +56,16 @@ class Site:
         self.flusher = None if policy.flush else DelayedFlush(folder / AUDIT_FILE, self.disclosure.ledger.path)
         self.data = data = SiteData(name, file, policy, self.disclosure)
         self.trainer, evaluator = SiteTrainer(data, folder / "memory"), SiteEvaluator(data)
+        survival, terms = SiteSurvival(data), data.terms
         trainer = self.trainer
         self.masks = masks = Masks(name, credentials, policy.peers, self.disclosure.check_group)
         self.session: str | None = None
         self.number = 0
         self.kinds: dict[str, Callable[..., Message]] = {
             "describe": self._describe, "prepare": self._prepare, "summarize": data.summarize,
-            "count": data.count, "moments": data.moments, "apply": data.apply,
+            "count": data.count, "moments": data.moments, "terms": terms.terms, "apply": data.apply,
             "evaluate": evaluator.evaluate, "hessian": evaluator.hessian, "smoothness": evaluator.smoothness,
+            "risk_table": survival.risk_table, "survival": survival.sums,
             "stack": trainer.stack, "train": trainer.train, "own": trainer.own,
             "key": masks.key, "keys": masks.keys, "offer": masks.offer, "unmask": masks.unmask,
             "save": trainer.save, "load": trainer.load, "forget": trainer.forget,
@@ -133,6 +137,8 @@ class Site:
         self.disclosure.start(self.masks.needed if is_masked else 1)
         if self.policy.masks and kind in MASKED_KINDS and not self.masks.has_group:
             raise Refusal(MASKS_REQUIRED)
+        if kind in ("risk_table", "terms") and (self.policy.masks or self.masks.has_group):
+            raise Refusal(f"answers to {kind!r} are not sums over sites and cannot be masked")
         if kind == "own" and (self.policy.masks or self.masks.has_group):
             raise Refusal("metrics of a personal model are not a sum over sites and cannot be masked")
 

@@ -53,7 +53,9 @@ class Attacker:
         """Request a split with one fit; return the answer with the keys of this fit."""
         if self.number == 0:
             self.send("describe")
-        options = sent_task(task_of(Path(), "logistic", standardize=standardize, **{"holdout": "none"} | task))
+        options = sent_task(
+            task_of(Path(), task.pop("loss", "logistic"), standardize=standardize, **{"holdout": "none"} | task)
+        )
         head = {"task": options, "sites": SITES, "seed": seed, "dtype": "float64", "classes": None, "summary": True}
         response = self.send("prepare", head | {"exact": exact, "folds": [fold]})
         if response.kind == "refused":

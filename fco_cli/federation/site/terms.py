@@ -1,0 +1,144 @@
+"""Terms of a formula at a site: summaries and counts of the terms, and rules for what terms may be.
+
+A term is a product of expressions of the columns, which an analyst chooses. If small cells are hidden, it must not mark
+few rows: neither by equal values of all others, nor by large values of a few. Functions that are not finite everywhere
+have a column as their argument, since a term that is not finite is refused, and the refusal discloses an order of
+values: `log(age - 73)` would test whether somebody is younger than 73.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fco_cli.data.expressions import Call, Column, Expression, Indicator, Number, Piecewise, Term, nodes_of
+from fco_cli.data.format import Features, shown
+from fco_cli.data.preparation import Preparation, TableValues
+from fco_cli.data.statistics import Summary
+from fco_cli.data.terms import terms_of
+from fco_cli.errors import UserError
+from fco_cli.federation.message import Message
+from fco_cli.federation.policy import POLICY_FILE, Refusal
+from fco_cli.federation.schema import Terms
+from fco_cli.federation.site.cells import effective_number
+from fco_cli.federation.site.disclosure import Disclosure
+
+if TYPE_CHECKING:
+    from fco_cli.federation.site.data import SiteData
+
+PARTIAL = ("log", "log2", "log10", "sqrt")  # functions that are not finite everywhere
+
+
+class SiteTerms:
+    """Terms of the training rows of `site_data`."""
+
+    def __init__(self, site_data: SiteData) -> None:
+        self.site_data = site_data
+
+    def terms(self, request: Terms) -> Message:
+        """Return the summary of the terms over the training rows of a fit."""
+        table = self.table(request.terms.fit, request.terms.preparation)
+        summary = Summary.of(self.site_data.name, table)
+        if not np.isfinite([summary.moments.mean, summary.moments.deviations]).all():
+            raise self._count_refusal("the moments of a term overflow")
+        return Message("", {"summary": self.site_data.disclosure.released_summary(summary, table).plain()})
+
+    def table(self, fit: int, text: str) -> Features:
+        """Return the terms of a preparation of a fit's training rows."""
+        split, disclosure = self.site_data.fit(fit).split, self.site_data.disclosure
+        preparation, table = self.site_data.preparation_of(text, split.names), split.training_table()
+        if not len(table.x) or not preparation.terms:
+            raise Refusal("terms: the site has no training rows in this run, or the preparation has no terms")
+        disclosure.check_preparation(preparation, table)
+        merged = disclosure.merge_levels(table, table)
+        check_terms(preparation, merged, disclosure)
+        return encoded(preparation, merged, disclosure)
+
+    def _count_refusal(self, problem: str) -> Refusal:
+        count_refusal(self.site_data.disclosure)
+        return Refusal(f"terms: {problem}; change the units of the columns")
+
+
+def encoded(preparation: Preparation, table: Features, disclosure: Disclosure) -> Features:
+    """Return the terms; raise Refusal, without the row, if one is not finite, and count it."""
+    try:
+        return terms_of(preparation, table)
+    except UserError:
+        count_refusal(disclosure)
+        raise Refusal("terms: a term is not finite for a row of the site; change the formula") from None
+
+
+def count_refusal(disclosure: Disclosure) -> None:
+    """Count a refusal that depends on values of rows like a steep model."""
+    disclosure.charge(0)
+    name = "steep_models"
+    disclosure.ledger.charge({name: disclosure.limits[name]}, {name: 1})
+
+
+def check_terms(preparation: Preparation, table: Features, disclosure: Disclosure) -> None:
+    """Raise Refusal if a term could mark few rows of the site, or test values by a refusal."""
+    if not disclosure.policy.hide_small_cells:
+        return
+    least = disclosure.policy.min_rows
+    for term in preparation.terms:
+        for factor in term.factors:
+            _check_partial(factor, term.name)
+    values = TableValues(preparation, table)
+    own = encoded(preparation, table, disclosure).x
+    for k, term in enumerate(preparation.terms):
+        counts = np.unique(own[:, k], return_counts=True)[1]
+        others = int(counts.sum() - counts.max())
+        if 0 < others < least:
+            disclosure.policy.check_rows(others, f"a term ({shown(term.name, 60)}) with another value")
+        if not _is_column(term) and others:
+            limit = min([least, *(_spread_rows(values.number(name)) / 2 for name in _numbers(term))])
+            if _spread_rows(own[:, k]) < limit:
+                count_refusal(disclosure)
+                raise Refusal(
+                    f"a term ({shown(term.name, 60)}) with large values of few rows requested; the site's policy "
+                    f"allows {least} or more ({POLICY_FILE}: min_rows, hide_small_cells); change task.formula"
+                )
+
+
+def _spread_rows(values: np.ndarray) -> float:
+    """Return the effective number of rows that determine the squared deviations from the median."""
+    squares = (values - np.median(values)) ** 2
+    largest = squares.max()
+    return float(effective_number(squares[None] / largest)[0]) if largest > 0 and np.isfinite(largest) else np.inf
+
+
+def _is_column(term: Term) -> bool:
+    return len(term.factors) == 1 and isinstance(term.factors[0], Column | Indicator)
+
+
+def _numbers(term: Term) -> list[str]:
+    """Return the columns of numbers in a term."""
+    nodes = [node for factor in term.factors for node in nodes_of(factor)]
+    return sorted({node.column for node in nodes if isinstance(node, Column)})
+
+
+def _check_partial(expression: Expression, name: str) -> None:
+    """Raise Refusal unless functions that are not finite everywhere have a column, or a number, as argument."""
+    for node in nodes_of(expression):
+        place = _partial_argument(node) if isinstance(node, Call) else None
+        if isinstance(node, Call) and place is not None and not isinstance(node.arguments[place], Column | Number):
+            raise Refusal(
+                f"a term ({shown(name, 60)}) with {node.function} of an expression requested; the site's policy allows "
+                f"columns as arguments ({POLICY_FILE}: hide_small_cells); change task.formula"
+            )
+        if isinstance(node, Piecewise) and not isinstance(node.argument, Column | Call):
+            raise Refusal(f"a term ({shown(name, 60)}) with a basis of another term requested; change task.formula")
+
+
+def _partial_argument(call: Call) -> int | None:
+    """Return the place of the argument for which a function may not be finite, None if it is finite everywhere."""
+    if call.function in PARTIAL:
+        return 0
+    if call.function == "divide":
+        return 1
+    if call.function != "power":
+        return None
+    exponent = call.arguments[1]
+    is_whole = isinstance(exponent, Number) and exponent.value >= 0 and float(exponent.value).is_integer()
+    return None if is_whole else 0
