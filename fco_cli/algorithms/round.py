@@ -147,6 +147,13 @@ class FederatedRound(Algorithm):
         }
         return specialize(run_clients, parallel=True, client=client)
 
+    @property
+    def supports_stale_messages(self) -> bool:
+        """True if the server step may add messages that clients computed from an earlier state."""
+        has_memory = bool(self.client_arrays) or self.accumulates_messages
+        starts_rounds = type(self).start_round is not FederatedRound.start_round or self.local_step_rule != "epochs"
+        return len(self.sent) == 1 and not (has_memory or starts_rounds or self.full_participation)
+
     def check_transform(self, weighting: str) -> None:
         self.transform.check(self, weighting)
 
@@ -287,6 +294,11 @@ class FederatedRound(Algorithm):
         messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, noise, out)
         return self.finish_round(state, cohort, messages, kept)
 
+    def messages(self, state: State, cohort: Cohort, keys: Array) -> Array:
+        """Return the messages [S, slots, J, P] of a method without client memory; the next call overwrites them."""
+        out = self._buffer_pool[len(cohort.clients)]
+        return self._messages(state, cohort, None, self.problem.data, keys, None, out)[0]
+
     def finish_round(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
         """Aggregate the messages [S, slots, J, P] and take the server step; `state` is from `start_round`."""
         aggregates, arrived = self.aggregates(messages, cohort)
@@ -329,14 +341,15 @@ class FederatedRound(Algorithm):
 
     def costs(self, cohort: Cohort | None) -> Costs:
         assert cohort is not None
-        clients, (up, down, bytes_up, bytes_down) = len(cohort.clients), self._client_costs
+        clients, (up, down, bytes_up, bytes_down) = len(cohort.clients), self.client_costs
+        invited = clients if cohort.invited is None else cohort.invited
         proxed_steps = int(np.maximum(cohort.steps - self.proxes.skipped_steps, 0).sum()) * self.psi_in_steps
-        proxes = proxed_steps * self.proxes.step + self.proxes.server
-        sent = clients * up, clients * down, clients * bytes_up, clients * bytes_down
-        return Costs(*sent, proxes, self._gradients(cohort), queries=clients)
+        proxes = proxed_steps * self.proxes.step + self.proxes.server * (clients > 0)
+        sent = clients * up, invited * down, clients * bytes_up, invited * bytes_down
+        return Costs(*sent, proxes, int(self.client_gradients(cohort).sum()), queries=clients)
 
     @cached_property
-    def _client_costs(self) -> tuple[int, int, int | Array, int]:
+    def client_costs(self) -> tuple[int, int, int | Array, int]:
         """Numbers of vectors and of bytes that one client sends and receives: vectors up, down, bytes up, down."""
         size, itemsize = self.problem.layout.size, self.problem.dtype.itemsize
         up, down = (
@@ -348,9 +361,10 @@ class FederatedRound(Algorithm):
         bytes_up = up * self.transform.bytes_of(size, itemsize, self._transform_numbers) + others * itemsize
         return up, down, bytes_up, down * size * itemsize
 
-    def _gradients(self, cohort: Cohort) -> int:
-        """Return the number of row gradients: the rows of all batches, or all rows once for full gradients."""
-        return len(cohort.order) if "batch_size" in self.uses else int(self.problem.data.sizes[cohort.clients].sum())
+    def client_gradients(self, cohort: Cohort) -> Array:
+        """Return the row gradients of every client [S]: rows of all batches, or all rows once for full gradients."""
+        in_batches = "batch_size" in self.uses
+        return np.diff(cohort.edges[cohort.first]) if in_batches else self.problem.data.sizes[cohort.clients]
 
     def privacy_spent(
         self,

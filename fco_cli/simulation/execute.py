@@ -22,8 +22,9 @@ from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import retry_after_losses
-from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
+from fco_cli.simulation.engine import BATCH_SECONDS, Simulation
 from fco_cli.simulation.evaluate import FEW_DIGITS, Verdict, evaluate_test, judge
+from fco_cli.simulation.jobs import Job, Setup
 from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
 from fco_cli.simulation.problems import Run, checked_problem_of, client_lr_of, setup_of, smoothness_for, varying_of
 from fco_cli.simulation.process import Stop, Stopwatch, software

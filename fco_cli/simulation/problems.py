@@ -20,14 +20,15 @@ from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.clients import Clients, LocalClients
-from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.jobs import Setup
 from fco_cli.simulation.smoothness import (
     automatic_rate,
     automatic_rate_of_mean,
     estimate_smoothness,
     smoothness_of_mean,
 )
+from fco_cli.simulation.systems.network import Network
 from fco_cli.tasks import Task
 
 
@@ -52,6 +53,10 @@ class Run(Protocol):
     @property
     def plugins(self) -> list[str]:
         """Files and modules that were loaded for this run."""
+
+    @property
+    def network(self) -> Network:
+        """The simulated network of a federated algorithm."""
 
     @property
     def is_remote(self) -> bool:
@@ -179,7 +184,9 @@ def client_lr_of(run: Run) -> float:
 def setup_of(run: Run, problem: Problem) -> Setup:
     """Return the setup shared by all runs of the run's stack."""
     record, clients = (run.record_clients, run.record_path), clients_factory(problem, run.hparams, run.seed)
-    return Setup(run.task, problem, run.hparams, run.seed, run.method, *record, clients)
+    if not isinstance(problem.data, RemoteRows):
+        clients = run.network.clients
+    return Setup(run.task, problem, run.hparams, run.seed, run.method, *record, clients, run.network)
 
 
 def clients_factory(problem: Problem, hparams: Hparams, seed: int) -> Callable[..., Clients]:

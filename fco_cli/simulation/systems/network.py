@@ -1,0 +1,113 @@
+"""The simulated network of a run: participation, time model and aggregation, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fco_cli.algorithms import Algorithm
+from fco_cli.algorithms.round import FederatedRound
+from fco_cli.errors import require
+from fco_cli.problem.layout import Array
+from fco_cli.simulation.clients import Clients
+from fco_cli.simulation.systems.aggregation import Aggregation, Synchronous
+from fco_cli.simulation.systems.participation import ClientParticipation, UniformParticipation
+from fco_cli.simulation.systems.schedule import Schedule
+from fco_cli.simulation.systems.time_model import NoTimeModel, TimeModel
+
+if TYPE_CHECKING:
+    from fco_cli.simulation.clients import Sampler
+
+
+@dataclass(frozen=True)
+class Network:
+    """Participation of the clients, their times, and the server's aggregation rule."""
+
+    participation: ClientParticipation = field(default_factory=UniformParticipation)
+    time_model: TimeModel = field(default_factory=NoTimeModel)
+    aggregation: Aggregation = field(default_factory=Synchronous)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The three settings by configuration group."""
+        return {"participation": self.participation, "time_model": self.time_model, "aggregation": self.aggregation}
+
+    @property
+    def is_plain(self) -> bool:
+        """True if clients are sampled uniformly, all respond, and time is not simulated."""
+        return self == Network()
+
+    @property
+    def clients(self) -> Callable[..., Clients]:
+        """Factory of the clients in this process."""
+        return self.aggregation.clients
+
+    @property
+    def is_biased(self) -> bool:
+        """True if the expected weights of clients in the updates may differ from those in the objective."""
+        responds_equally = type(self.participation) is UniformParticipation
+        return not (responds_equally and not self.aggregation.depends_on_times)
+
+    def identity(self) -> dict[str, dict[str, Any]]:
+        """Return the settings that a result depends on, by group."""
+        identities = (self.participation.identity(), self.time_model.identity(), asdict(self.aggregation))
+        return dict(zip(self.parts, identities, strict=True))
+
+    def schedule(self, sampler: Sampler) -> Schedule:
+        """Return the schedule of a run with this sampler."""
+        return self.aggregation.schedule(sampler, self.participation, self.time_model)
+
+    def check_clients(self, clients: int) -> None:
+        """Raise UserError if a file or number does not match the number of clients."""
+        self.participation.check(clients)
+        if self.time_model.is_timed:
+            self.time_model.speeds(0, clients)
+
+    def check_absent(self, setting: str) -> None:
+        """Raise UserError for a network, which a setting does not support."""
+        for (group, part), plain in zip(self.parts.items(), Network().parts.values(), strict=True):
+            require(part == plain, group, part.name, f"{plain.name}, without options, with {setting}")
+
+    def check(self, method: Algorithm, record_clients: bool) -> None:
+        """Raise UserError if the method does not support the settings."""
+        if self.is_plain or not isinstance(method, FederatedRound):
+            return
+        participation, aggregation, transform = self.participation, self.aggregation, method.transform
+        allowed = "lognormal or file: the clients' times decide which messages are used"
+        is_timed = self.time_model.is_timed or not aggregation.depends_on_times
+        require(is_timed, "time_model", self.time_model.name, allowed)
+        responds = type(participation) is UniformParticipation
+        needs_all = method.full_participation or method.one_shot
+        reason = f"{method.name} requires full participation"
+        if transform.noisy or transform.protects_rows:
+            needs_all, reason = True, f"the privacy loss of transform={transform.name} assumes uniform sampling"
+        require(responds or not needs_all, "participation", participation.name, f"uniform: {reason}")
+        if aggregation.is_synchronous:
+            deadline = getattr(aggregation, "deadline", None)
+            require(deadline is None or not needs_all, "aggregation.deadline", deadline, f"null: {reason}")
+        else:
+            allowed = f"synchronous: {reason}" if needs_all else f"synchronous: {method.name} cannot add messages from "
+            supported = method.supports_stale_messages and not needs_all
+            require(supported, "aggregation", aggregation.name, allowed + "earlier states" * (not needs_all))
+            by_round = participation.by_round
+            allowed = "uniform or dropout with aggregation=buffered, which has no rounds of clients"
+            require(not by_round, "participation", participation.name, allowed)
+            allowed = "false with aggregation=buffered: clients start from different states"
+            require(not record_clients, "record_clients", True, allowed)
+        if participation.reweights:
+            allowed = (
+                f"false: the server of {method.name} keeps sums of messages, whose weights are those of the objective"
+            )
+            require(not method.accumulates_messages, "participation.reweight", True, allowed)
+
+
+def describe_updates(weights: Array, empty: int, rounds: int) -> str:
+    """Return one line on the weights of clients in the updates, relative to those in the objective."""
+    never = int((weights == 0).sum())
+    parts = [f"weights of the clients in the updates are {weights.min():.2g} to {weights.max():.2g} times those in F"]
+    if never:
+        parts.append(f"{never} of {len(weights)} clients never contributed")
+    if empty:
+        parts.append(f"{empty} of {rounds} rounds had no message and left the model unchanged")
+    return "; ".join(parts)

@@ -1,0 +1,112 @@
+"""Schedules: the clients whose messages the server aggregates in each round, and the simulated time of the round.
+
+A schedule is a function of the configuration and the seed: it does not depend on the model's values, so that a resumed
+run computes it again from round 0.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from fco_cli.algorithms.rounds import Cohort
+from fco_cli.problem.layout import Array
+from fco_cli.simulation.systems.participation import ClientParticipation, inverse_rates
+from fco_cli.simulation.systems.time_model import Clock, TimeModel
+
+if TYPE_CHECKING:
+    from fco_cli.simulation.clients import Sampler
+
+ABSENT, TIME = "clients_absent", "simulated_seconds"  # columns of metrics.csv
+
+
+class Costed(Protocol):
+    """Part of a federated algorithm that a schedule uses."""
+
+    @property
+    def client_costs(self) -> tuple[int, int, int | Array, int]:
+        """Vectors and bytes of a client's messages: vectors up, down, bytes up ([J] if they differ), down."""
+
+    def client_gradients(self, cohort: Cohort) -> Array:
+        """Return the number of row gradients of every client: [S]."""
+
+
+class Plan(NamedTuple):
+    """One round of a schedule."""
+
+    cohort: Cohort
+    absent: int = 0  # clients that received the model and whose message is not used
+    nanoseconds: Array | int = 0  # [J] if the message size differs between jobs
+
+
+class Schedule(ABC):
+    """Sequence of the rounds of a run."""
+
+    def __init__(self, sampler: Sampler, participation: ClientParticipation, time_model: TimeModel) -> None:
+        self.sampler, self.participation = sampler, participation
+        self.clients = len(sampler.sizes)
+        participation.check(self.clients)
+        rates = participation.response_rates(self.clients) if participation.reweights else None
+        self.factors = None if rates is None else inverse_rates(rates)
+        self.clock = Clock(time_model, sampler.seed, self.clients) if time_model.is_timed else None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that the schedule adds to metrics.csv."""
+        return (ABSENT,) if self.clock is None else (ABSENT, TIME)
+
+    @abstractmethod
+    def plan(self, round_index: int, algorithm: Costed) -> Plan:
+        """Return a round."""
+
+    def reweighted(self, cohort: Cohort) -> Cohort:
+        """Return the cohort with weights divided by the clients' response rates, if they are to be."""
+        if self.factors is None:
+            return cohort
+        return replace(cohort, weights=cohort.weights * self.factors[cohort.clients])
+
+    def update_shares(self, rounds: int, algorithm: Costed) -> tuple[Array, int]:
+        """Return the mean weight [M] of each client's messages in the updates of the first rounds, relative to p_m.
+
+        Also return the number of rounds without a message, which are not counted.
+        """
+        total, empty = np.zeros(self.clients), 0
+        for round_index in range(rounds):
+            cohort = self.plan(round_index, algorithm).cohort
+            if len(cohort.clients):
+                np.add.at(total, cohort.clients, cohort.weights / cohort.weights.sum())
+            else:
+                empty += 1
+        shares = self.sampler.weights / self.sampler.total_weight
+        return total / max(1, rounds - empty) / shares, empty
+
+
+class RoundSchedule(Schedule):
+    """Synchronous rounds: the server waits for all clients that respond, at most until the deadline."""
+
+    def __init__(
+        self, sampler: Sampler, participation: ClientParticipation, time_model: TimeModel, deadline: float | None
+    ) -> None:
+        super().__init__(sampler, participation, time_model)
+        self.deadline = None if deadline is None else round(1e9 * deadline)
+
+    def plan(self, round_index: int, algorithm: Costed) -> Plan:
+        sampler, participation = self.sampler, self.participation
+        invited = sampler.draw(round_index, participation.available(sampler.seed, round_index, self.clients))
+        responds = participation.responding(sampler.seed, round_index, invited, self.clients)
+        clients = invited if responds is None else invited[responds]
+        cohort, nanoseconds = sampler.cohort(round_index, clients), np.zeros(1, np.int64)
+        if self.clock is not None and len(clients):
+            *_, up, down = algorithm.client_costs
+            times = self.clock.nanoseconds(round_index, clients, algorithm.client_gradients(cohort), down, up)
+            nanoseconds = times.max(axis=0)
+            if self.deadline is not None and (late := times[:, 0] > self.deadline).any():
+                clients = clients[~late]
+                cohort = sampler.cohort(round_index, clients)
+        absent = len(invited) - len(clients)
+        if self.deadline is not None and absent:
+            nanoseconds = np.array([self.deadline])
+        return Plan(self.reweighted(replace(cohort, invited=len(invited))), absent, nanoseconds)
