@@ -76,8 +76,11 @@ class SingleRun(Kind):
             log.info("already done (force=true runs it again)")
         if outcome.result["status"] == "diverged":
             log.warning(why_diverged(outcome.result))
-        if verdict := outcome.result.get("convergence"):
+        verdict, updates = outcome.result.get("convergence"), outcome.result.get("updates")
+        if verdict:
             log.info(verdict["line"])
+        if updates and updates["biased"] and (verdict is None or verdict["converged"]):
+            log.info(updates["line"])
         return Finished(self, outcome.result, run.folder, run.output_dir / run.task.name)
 
     def value(self, result: dict[str, Any]) -> float:

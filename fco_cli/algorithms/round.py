@@ -148,11 +148,11 @@ class FederatedRound(Algorithm):
         return specialize(run_clients, parallel=True, client=client)
 
     @property
-    def supports_stale_messages(self) -> bool:
-        """True if the server step may add messages that clients computed from an earlier state."""
-        has_memory = bool(self.client_arrays) or self.accumulates_messages
-        starts_rounds = type(self).start_round is not FederatedRound.start_round or self.local_step_rule != "epochs"
-        return len(self.sent) == 1 and not (has_memory or starts_rounds or self.full_participation)
+    def adds_increments(self) -> bool:
+        """True if messages are increments that the server may scale, or add to a later state than their start."""
+        is_plain = type(self).start_round is FederatedRound.start_round and self.local_step_rule == "epochs"
+        others = self.client_arrays or self.accumulates_messages or self.full_participation
+        return is_plain and len(self.sent) == 1 and not others
 
     def check_transform(self, weighting: str) -> None:
         self.transform.check(self, weighting)
@@ -198,10 +198,6 @@ class FederatedRound(Algorithm):
         return self._received_type(*(state[array.name] for array in self.broadcast))
 
     @cached_property
-    def _remembered_slots(self) -> int:
-        return slot_count(self.remembered, self.problem.layout.size)
-
-    @cached_property
     def _buffer_pool(self) -> BufferPool:
         size = self.problem.layout.size
         slots = slot_count(self.sent, size), slot_count(self.client_arrays, size)
@@ -214,9 +210,8 @@ class FederatedRound(Algorithm):
 
     def noise_vectors(self, steps: Array) -> Array:
         """Return the number of noise vectors that clients with these numbers of local steps need in a round."""
-        if self.row_sums == "batches":
-            return steps
-        return np.full_like(steps, 1 if self.row_sums == "all_rows" else self.problem.layout.size + 1)
+        vectors = 1 if self.row_sums == "all_rows" else self.problem.layout.size + 1
+        return steps if self.row_sums == "batches" else np.full_like(steps, vectors)
 
     @property
     def can_share_noise(self) -> bool:
@@ -281,7 +276,8 @@ class FederatedRound(Algorithm):
         self._run_clients(
             self.received(state), kept, messages, self.varying.client_lr, self.varying.options,
             rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
-            self.problem.model.widths, self.geometry, self._transform_numbers, keys, noise, self._remembered_slots,
+            self.problem.model.widths, self.geometry, self._transform_numbers, keys, noise,
+            slot_count(self.remembered, self.problem.layout.size),
         )  # fmt: skip
         return out
 
@@ -321,8 +317,9 @@ class FederatedRound(Algorithm):
         else:
             total, arrived = fixed_point_sum(messages, weights.factors, cohort.fraction_bits, cohort.absent)
             aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, messages.dtype)
-        noise = self.noise_on_mean(cohort)
-        return aggregates if noise is None else self.transform.with_noise(aggregates, cohort, noise), arrived
+        if (noise := self.noise_on_mean(cohort)) is not None:
+            aggregates = self.transform.with_noise(aggregates, cohort, noise)
+        return aggregates if cohort.scale == 1 else aggregates.scaled(cohort.scale), arrived
 
     def message_weights(self, cohort: Cohort) -> MessageWeights:
         """Return the weights of a cohort's messages."""

@@ -8,7 +8,7 @@ exact modulo 2^64 and independent of the order of summation. Secure aggregation 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -98,6 +98,7 @@ class Cohort:
     batch_size: int = 0  # expected number of rows in a sampled batch; 0: batches are not samples
     invited: int | None = None  # number of clients that received the model; None: the S clients
     stale: StaleStarts | None = None  # None: all clients start from the current state
+    scale: float = 1.0  # factor of the means of the messages and of the number of steps in them
 
     @cached_property
     def steps(self) -> Array:
@@ -159,6 +160,11 @@ class Aggregates:
     steps: Array  # [J], effective number of gradient steps in the mean
     share: Array  # [J], sum of p_m over these clients; 1 with full participation
     dropped: Array  # [J], number of messages that were not finite
+
+    def scaled(self, factor: float) -> Aggregates:
+        """Return the aggregates with means and steps times a factor."""
+        mean = {name: (factor * values).astype(values.dtype) for name, values in self.mean.items()}
+        return replace(self, mean=mean, steps=factor * self.steps)
 
     def sum(self, name: str) -> Array:
         """Return sum_m p_m message_m [J, P], with weights p_m that sum to 1 over all clients."""

@@ -32,7 +32,7 @@ from fco_cli.simulation.evaluate import (
     summarize_own,
 )
 from fco_cli.simulation.jobs import COUNTERS, Job, Setup, Step
-from fco_cli.simulation.systems.schedule import TIME, Plan
+from fco_cli.simulation.systems.schedule import TIME, Plan, UpdateWeights, summarize_weights
 
 MONITORED_METRICS = ("objective", "own_train_loss_worst_decile")  # personal models may diverge on their own
 EXPLOSION = 1e12  # a job diverges when a monitored metric exceeds this multiple of its initial value
@@ -71,6 +71,7 @@ class Simulation:
         self.counters = np.zeros((len(self.columns), len(jobs)), np.int64)  # of the running jobs; times in nanoseconds
         if jobs[0].round:
             self.counters = np.array([job.counters for job in jobs]).T
+        self._update_weights: dict[int, UpdateWeights] = {}  # by number of rounds
         self.snapshots: frozenset[int] = frozenset()
         if setup.record_path and self.algorithm.federated:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
@@ -239,6 +240,19 @@ class Simulation:
         """Return the personal models [M, P] of a finished job; None if it diverged or the models are too large."""
         positions = [j for j, finished in enumerate(self.finished) if finished is job]
         return self.clients.own_models(self.algorithm, positions[0]) if positions else None
+
+    def update_weights(self, job: Job) -> UpdateWeights | None:
+        """Return the weights of clients in an ended job's updates; None if all sampled clients respond."""
+        if self.schedule is None or self.setup.network.is_reliable:
+            return None
+        assert isinstance(self.algorithm, FederatedRound)
+        if job.round not in self._update_weights:
+            weights, empty = self.setup.network.schedule(self.schedule.sampler).update_weights(
+                job.round, self.algorithm
+            )
+            biased = self.setup.network.is_biased(len(weights))
+            self._update_weights[job.round] = summarize_weights(weights, empty, job.round, biased)
+        return self._update_weights[job.round]
 
     def _store_client_models(self, result: Round, cohort: Cohort | None) -> None:
         if result.messages is not None and cohort is not None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -260,6 +260,9 @@ def _verdict(run: Run, job: Job, simulation: Simulation, smoothness: float | Non
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:
     assert job.model is not None
     problem, verdict = simulation.setup.problem, _verdict(run, job, simulation, smoothness)
+    updates = simulation.update_weights(job)
+    if verdict is not None and updates is not None and updates.biased and not verdict.converged:
+        verdict = replace(verdict, advice=f"the updates weigh clients differently from the objective ({updates.line})")
     details = {
         "run_id": run.run_id,
         "identity": run.digests,
@@ -275,6 +278,7 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
         "smoothness": smoothness,
         **({"weighting": run.hparams.weighting} if "weighting" in run.algo.uses else {}),
         "convergence": None if verdict is None else verdict.as_json(),
+        **({} if updates is None else {"updates": asdict(updates)}),
         **software(run.plugins),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
@@ -282,8 +286,9 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
     result = record.finish(job, problem.layout, details, simulation.personal_models(job))
     if job.diverged is not None:
         record.note(why_diverged(result))
-    if verdict is not None:
-        record.note(verdict.line)
+    for line in (None if verdict is None else verdict.line, None if updates is None else updates.line):
+        if line is not None:
+            record.note(line)
     if run.force:
         replace_folder(run.folder, record.folder)
     return Outcome(run, result)

@@ -107,13 +107,12 @@ class BufferedSchedule(Schedule):
         batches, starts = joined_batches(parts), [start for _, start, *_ in arrivals]
         keys = [message_keys(self.sampler.seed, start, clients[[i]]) for i, start in enumerate(starts)]
         kept = frozenset(version for *_, version in self.in_flight)
-        cohort = replace(
+        return replace(
             self.sampler.cohort(round_index, clients[:0]),
             clients=clients, **batches._asdict(), invited=len(clients) + absent,
             weights=self.sampler.weights[clients] / (1.0 + (round_index - versions)) ** self.settings.exponent,
             stale=StaleStarts(versions, tuple(parts), np.concatenate(keys), kept),
         )  # fmt: skip
-        return self.reweighted(cohort)
 
 
 class BufferedClients(LocalClients):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from fco_cli.algorithms import Algorithm
 from fco_cli.algorithms.round import FederatedRound
 from fco_cli.errors import require
-from fco_cli.problem.layout import Array
 from fco_cli.simulation.clients import Clients
 from fco_cli.simulation.systems.aggregation import Aggregation, Synchronous
 from fco_cli.simulation.systems.participation import ClientParticipation, UniformParticipation
@@ -44,10 +43,13 @@ class Network:
         return self.aggregation.clients
 
     @property
-    def is_biased(self) -> bool:
-        """True if the expected weights of clients in the updates may differ from those in the objective."""
-        responds_equally = type(self.participation) is UniformParticipation
-        return not (responds_equally and not self.aggregation.depends_on_times)
+    def is_reliable(self) -> bool:
+        """True if all clients can be sampled, and all sampled clients respond in time."""
+        return type(self.participation) is UniformParticipation and not self.aggregation.depends_on_times
+
+    def is_biased(self, clients: int) -> bool:
+        """True if the expected weights of clients in the updates are not proportional to those in the objective."""
+        return self.participation.is_biased(clients) or self.aggregation.depends_on_times
 
     def identity(self) -> dict[str, dict[str, Any]]:
         """Return the settings that a result depends on, by group."""
@@ -88,7 +90,7 @@ class Network:
             require(deadline is None or not needs_all, "aggregation.deadline", deadline, f"null: {reason}")
         else:
             allowed = f"synchronous: {reason}" if needs_all else f"synchronous: {method.name} cannot add messages from "
-            supported = method.supports_stale_messages and not needs_all
+            supported = method.adds_increments and not needs_all
             require(supported, "aggregation", aggregation.name, allowed + "earlier states" * (not needs_all))
             by_round = participation.by_round
             allowed = "uniform or dropout with aggregation=buffered, which has no rounds of clients"
@@ -96,18 +98,7 @@ class Network:
             allowed = "false with aggregation=buffered: clients start from different states"
             require(not record_clients, "record_clients", True, allowed)
         if participation.reweights:
-            allowed = (
-                f"false: the server of {method.name} keeps sums of messages, whose weights are those of the objective"
-            )
-            require(not method.accumulates_messages, "participation.reweight", True, allowed)
-
-
-def describe_updates(weights: Array, empty: int, rounds: int) -> str:
-    """Return one line on the weights of clients in the updates, relative to those in the objective."""
-    never = int((weights == 0).sum())
-    parts = [f"weights of the clients in the updates are {weights.min():.2g} to {weights.max():.2g} times those in F"]
-    if never:
-        parts.append(f"{never} of {len(weights)} clients never contributed")
-    if empty:
-        parts.append(f"{empty} of {rounds} rounds had no message and left the model unchanged")
-    return "; ".join(parts)
+            allowed = f"false with algo={method.name}, whose server does not only add increments"
+            require(method.adds_increments, "participation.reweight", True, allowed)
+            allowed = "false with aggregation=buffered, which has no rounds of clients"
+            require(aggregation.is_synchronous, "participation.reweight", True, allowed)

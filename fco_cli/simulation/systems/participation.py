@@ -5,7 +5,6 @@ Clients are sampled among the available ones. All randomness is a function of (s
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,13 +33,17 @@ class ClientParticipation:
         """Return the mask [S] of the sampled clients that respond; None if all of them do."""
         return None
 
-    def response_rates(self, clients: int) -> Array | None:
-        """Return the probability [M] that a client is available and responds; None if equal for all."""
-        return None
+    def response_rates(self, clients: int) -> Array:
+        """Return the probability [M] that a client is available in a round and responds if it is sampled."""
+        return np.ones(clients)
 
     @property
     def reweights(self) -> bool:
-        """True if messages are weighted by the inverse of `response_rates`."""
+        """True if messages are divided by the `response_rates`."""
+        return False
+
+    def is_biased(self, clients: int) -> bool:
+        """True if the expected weights of clients in the updates are not proportional to those in the objective."""
         return False
 
     def identity(self) -> dict[str, Any]:
@@ -59,7 +62,18 @@ class UniformParticipation(ClientParticipation):
 
 
 @dataclass(kw_only=True)
-class Cyclic(ClientParticipation):
+class Reweighted(ClientParticipation):
+    """Participation with known response rates, by which messages can be divided."""
+
+    reweight: bool = False  # true: unbiased updates, with steps of different lengths
+
+    @property
+    def reweights(self) -> bool:
+        return self.reweight
+
+
+@dataclass(kw_only=True)
+class Cyclic(Reweighted):
     """Groups of consecutive clients are available in turn, each for `period` rounds."""
 
     name: str = "cyclic"
@@ -74,19 +88,14 @@ class Cyclic(ClientParticipation):
     def available(self, seed: int, round_index: int, clients: int) -> Array | None:
         return np.array_split(np.arange(clients), self.groups)[round_index // self.period % self.groups]
 
+    def response_rates(self, clients: int) -> Array:
+        return np.full(clients, 1 / self.groups)
+
+    def is_biased(self, clients: int) -> bool:
+        return not self.reweight and clients % self.groups > 0
+
     def check(self, clients: int) -> None:
         require(self.groups <= clients, "participation.groups", self.groups, f"at most {clients}, the task's clients")
-
-
-@dataclass(kw_only=True)
-class Reweighted(ClientParticipation):
-    """Participation with known response rates, by whose inverse messages can be weighted."""
-
-    reweight: bool = False
-
-    @property
-    def reweights(self) -> bool:
-        return self.reweight
 
 
 @dataclass(kw_only=True)
@@ -118,9 +127,11 @@ class Trace(Reweighted):
             return np.empty(0, np.int64)
         return np.flatnonzero(mask[round_index % len(mask)])
 
-    def response_rates(self, clients: int) -> Array | None:
-        """Return the share of the file's rounds in which a client is available."""
+    def response_rates(self, clients: int) -> Array:
         return self._rounds(clients).mean(axis=0)
+
+    def is_biased(self, clients: int) -> bool:
+        return not self.reweight and not self._rounds(clients).all()
 
     def check(self, clients: int) -> None:
         self._rounds(clients)
@@ -155,17 +166,14 @@ class Dropout(Reweighted):
         draws = generator(seed, DROPOUTS, round_index).random(clients)  # one per client, invited or not
         return draws[invited] >= self._probabilities(clients)[invited]
 
-    def response_rates(self, clients: int) -> Array | None:
-        return None if self.path is None else 1 - self._probabilities(clients)
+    def response_rates(self, clients: int) -> Array:
+        return 1 - self._probabilities(clients)
+
+    def is_biased(self, clients: int) -> bool:
+        return not self.reweight and len(np.unique(self._probabilities(clients))) > 1
 
     def check(self, clients: int) -> None:
         self._probabilities(clients)
-
-
-def inverse_rates(rates: Array) -> Array:
-    """Return the factors [M] of reweighted messages, with mean 1 over the clients that respond at all."""
-    factors = np.divide(1.0, rates, out=np.zeros(len(rates)), where=rates > 0)
-    return factors / math.fsum(factors) * np.count_nonzero(rates)
 
 
 all_participations: Registry[ClientParticipation] = Registry("participation", ClientParticipation, __package__)

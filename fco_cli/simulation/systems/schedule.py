@@ -7,14 +7,14 @@ run computes it again from round 0.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from fco_cli.algorithms.rounds import Cohort
 from fco_cli.problem.layout import Array
-from fco_cli.simulation.systems.participation import ClientParticipation, inverse_rates
+from fco_cli.simulation.systems.participation import ClientParticipation
 from fco_cli.simulation.systems.time_model import Clock, TimeModel
 
 if TYPE_CHECKING:
@@ -42,6 +42,28 @@ class Plan(NamedTuple):
     nanoseconds: Array | int = 0  # [J] if the message size differs between jobs
 
 
+@dataclass(frozen=True)
+class UpdateWeights:
+    """Weights of the clients in the updates of a run, relative to those in the objective; part of its record."""
+
+    least: float
+    largest: float
+    without_messages: int  # rounds
+    biased: bool  # True if the expected weights are not equal
+    line: str
+
+
+def summarize_weights(weights: Array, empty: int, rounds: int, biased: bool) -> UpdateWeights:
+    """Return the summary of the relative weights [M]; `empty` of the rounds had no message."""
+    least, largest, never = float(weights.min()), float(weights.max()), int((weights == 0).sum())
+    parts = [f"weights of clients in the updates: {least:.2g} to {largest:.2g} times those in the objective"]
+    if never:
+        parts.append(f"{never} of {len(weights)} clients never contributed")
+    if empty:
+        parts.append(f"{empty} of {rounds} rounds had no message and left the model unchanged")
+    return UpdateWeights(least, largest, empty, biased, "; ".join(parts))
+
+
 class Schedule(ABC):
     """Sequence of the rounds of a run."""
 
@@ -49,8 +71,7 @@ class Schedule(ABC):
         self.sampler, self.participation = sampler, participation
         self.clients = len(sampler.sizes)
         participation.check(self.clients)
-        rates = participation.response_rates(self.clients) if participation.reweights else None
-        self.factors = None if rates is None else inverse_rates(rates)
+        self.rates = participation.response_rates(self.clients) if participation.reweights else None
         self.clock = Clock(time_model, sampler.seed, self.clients) if time_model.is_timed else None
 
     @property
@@ -62,13 +83,19 @@ class Schedule(ABC):
     def plan(self, round_index: int, algorithm: Costed) -> Plan:
         """Return a round."""
 
-    def reweighted(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with weights divided by the clients' response rates, if they are to be."""
-        if self.factors is None:
-            return cohort
-        return replace(cohort, weights=cohort.weights * self.factors[cohort.clients])
+    def reweighted(self, cohort: Cohort, drawn: int, available: int) -> Cohort:
+        """Return a cohort of `drawn` of the available clients, with unbiased means if the participation reweights.
 
-    def update_shares(self, rounds: int, algorithm: Costed) -> tuple[Array, int]:
+        The sum of w_m / rate_m message_m over the cohort, times available / drawn and divided by the sum of all w_m,
+        has the expectation of a round in which all clients respond (Horvitz and Thompson, 1952).
+        """
+        if self.rates is None or not len(cohort.clients):
+            return cohort
+        weights = cohort.weights / self.rates[cohort.clients]
+        reachable = float(self.sampler.weights[self.rates > 0].sum())
+        return replace(cohort, weights=weights, scale=float(weights.sum()) * available / drawn / reachable)
+
+    def update_weights(self, rounds: int, algorithm: Costed) -> tuple[Array, int]:
         """Return the mean weight [M] of each client's messages in the updates of the first rounds, relative to p_m.
 
         Also return the number of rounds without a message, which are not counted.
@@ -77,7 +104,7 @@ class Schedule(ABC):
         for round_index in range(rounds):
             cohort = self.plan(round_index, algorithm).cohort
             if len(cohort.clients):
-                np.add.at(total, cohort.clients, cohort.weights / cohort.weights.sum())
+                np.add.at(total, cohort.clients, cohort.scale * cohort.weights / cohort.weights.sum())
             else:
                 empty += 1
         shares = self.sampler.weights / self.sampler.total_weight
@@ -95,7 +122,8 @@ class RoundSchedule(Schedule):
 
     def plan(self, round_index: int, algorithm: Costed) -> Plan:
         sampler, participation = self.sampler, self.participation
-        invited = sampler.draw(round_index, participation.available(sampler.seed, round_index, self.clients))
+        available = participation.available(sampler.seed, round_index, self.clients)
+        invited = sampler.draw(round_index, available)
         responds = participation.responding(sampler.seed, round_index, invited, self.clients)
         clients = invited if responds is None else invited[responds]
         cohort, nanoseconds = sampler.cohort(round_index, clients), np.zeros(1, np.int64)
@@ -109,4 +137,6 @@ class RoundSchedule(Schedule):
         absent = len(invited) - len(clients)
         if self.deadline is not None and absent:
             nanoseconds = np.array([self.deadline])
-        return Plan(self.reweighted(replace(cohort, invited=len(invited))), absent, nanoseconds)
+        count = self.clients if available is None else len(available)
+        cohort = self.reweighted(replace(cohort, invited=len(invited)), len(invited), count)
+        return Plan(cohort, absent, nanoseconds)
