@@ -19,6 +19,9 @@ from fco_cli.typed_files import BadRecord, converted, one_printable_line, parse_
 
 LARGEST = 256 << 20  # bytes; that of a path lists its features
 
+NETWORK = ("participation", "time_model", "aggregation")  # configuration groups of the simulated network
+SIMULATED_SECONDS = "simulated_seconds"  # column of metrics.csv, with a time model
+
 Count = Annotated[int, Meta(ge=0, le=10**12)]
 Seed = Annotated[int, Meta(ge=0)]
 Number = int | float

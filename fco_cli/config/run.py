@@ -27,13 +27,13 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.registry import load_entry_points, load_plugin, loaded_plugins
 from fco_cli.problem.regularizers import Regularizer
+from fco_cli.results import NETWORK
 from fco_cli.simulation.hparams import AUTO, Hparams
 from fco_cli.simulation.systems import Network
 from fco_cli.tasks import Task
 
 LARGEST = 2**63  # integers must be below
 BYTES_PER_EVALUATION = 24 * 32  # 24 metrics as Python numbers
-NETWORK = ("participation", "time_model", "aggregation")
 PARTS = ("task", "algo", "model", "regularizer", "mirror", "transform", "hparams", "federation", *NETWORK)
 
 

@@ -20,6 +20,7 @@ from fco_cli.errors import UserError
 from fco_cli.problem.certificate import is_certified
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
+from fco_cli.results import SIMULATED_SECONDS
 from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.evaluate import (
     History,
@@ -32,7 +33,7 @@ from fco_cli.simulation.evaluate import (
     summarize_own,
 )
 from fco_cli.simulation.jobs import COUNTERS, Job, Setup, Step
-from fco_cli.simulation.systems.schedule import TIME, Plan, UpdateWeights, summarize_weights
+from fco_cli.simulation.systems.schedule import Plan, UpdateWeights, summarize_weights
 
 MONITORED_METRICS = ("objective", "own_train_loss_worst_decile")  # personal models may diverge on their own
 EXPLOSION = 1e12  # a job diverges when a monitored metric exceeds this multiple of its initial value
@@ -338,7 +339,8 @@ class Simulation:
             for job, model in zip(self.running, self.algorithm.output(step.state), strict=True):
                 job.path[step.done] = as_snapshot(model)
         counters = [
-            values / 1e9 if name == TIME else values for name, values in zip(self.columns, step.counters, strict=True)
+            values / 1e9 if name == SIMULATED_SECONDS else values
+            for name, values in zip(self.columns, step.counters, strict=True)
         ]
         columns = [values.tolist() for values in (*metrics.values(), *counters)]
         rows = zip([step.done] * len(self.running), *columns, strict=True)

@@ -21,7 +21,7 @@ from fco_cli.client_rate import relative
 from fco_cli.errors import UserError
 from fco_cli.reporting.records.validation import is_number, read_yaml
 from fco_cli.reporting.text import printable
-from fco_cli.results import METRIC, Metric, Name, Positive, RunResult, Seed, read_result
+from fco_cli.results import METRIC, SIMULATED_SECONDS, Metric, Name, Positive, RunResult, Seed, read_result
 from fco_cli.typed_files import MEBIBYTE, BadRecord, converted, read_arrays, read_bounded
 
 if TYPE_CHECKING:
@@ -89,7 +89,19 @@ class RunConfig(msgspec.Struct):
     seed: Seed
     profile: Profile
     transform: Group = {}
+    participation: Group = {}
+    time_model: Group = {}
+    aggregation: Group = {}
     experiment: Experiment | None = None
+
+
+# Groups that older records do not have.
+OLDER: dict[str, Any] = {
+    "transform": {"name": "none"},
+    "participation": {"name": "uniform"},
+    "time_model": {"name": "none"},
+    "aggregation": {"name": "synchronous", "deadline": None},
+}
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,11 @@ class RecordedRun:
             raise BadRecord("clients.npz: must hold the models of at least one client and their average")
         return models
 
+    @property
+    def has_times(self) -> bool:
+        """True if the run has simulated seconds."""
+        return SIMULATED_SECONDS in self.curves
+
     @cached_property
     def megabytes(self) -> np.ndarray:
         """Megabytes sent in both directions up to each evaluated round."""
@@ -222,7 +239,7 @@ def read_record(folder: Path) -> RecordedRun:
     if not os.path.lexists(folder / "result.json"):
         raise BadRecord("unfinished: no result.json")
     result = read_result(folder, RunResult)
-    config = {"transform": {"name": "none"}} | read_yaml(folder / "config.yaml")  # older records have none
+    config = OLDER | read_yaml(folder / "config.yaml")
     converted(config, RunConfig, "config.yaml")
     rates = [name for name in ("client_lr", "server_lr") if name in result["uses"]]
     for name in rates:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fco_cli.algorithms import Algorithm
 from fco_cli.algorithms.round import FederatedRound
 from fco_cli.errors import require
+from fco_cli.results import NETWORK
 from fco_cli.simulation.clients import Clients
 from fco_cli.simulation.systems.aggregation import Aggregation, Synchronous
 from fco_cli.simulation.systems.participation import ClientParticipation, UniformParticipation
@@ -30,7 +31,7 @@ class Network:
     @property
     def parts(self) -> dict[str, Any]:
         """The three settings by configuration group."""
-        return {"participation": self.participation, "time_model": self.time_model, "aggregation": self.aggregation}
+        return {group: getattr(self, group) for group in NETWORK}
 
     @property
     def is_plain(self) -> bool:
@@ -54,7 +55,7 @@ class Network:
     def identity(self) -> dict[str, dict[str, Any]]:
         """Return the settings that a result depends on, by group."""
         identities = (self.participation.identity(), self.time_model.identity(), asdict(self.aggregation))
-        return dict(zip(self.parts, identities, strict=True))
+        return dict(zip(NETWORK, identities, strict=True))
 
     def schedule(self, sampler: Sampler) -> Schedule:
         """Return the schedule of a run with this sampler."""

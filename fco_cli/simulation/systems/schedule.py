@@ -14,13 +14,14 @@ import numpy as np
 
 from fco_cli.algorithms.rounds import Cohort
 from fco_cli.problem.layout import Array
+from fco_cli.results import SIMULATED_SECONDS
 from fco_cli.simulation.systems.participation import ClientParticipation
 from fco_cli.simulation.systems.time_model import Clock, TimeModel
 
 if TYPE_CHECKING:
     from fco_cli.simulation.clients import Sampler
 
-ABSENT, TIME = "clients_absent", "simulated_seconds"  # columns of metrics.csv
+ABSENT = "clients_absent"  # column of metrics.csv
 
 
 class Costed(Protocol):
@@ -77,7 +78,7 @@ class Schedule(ABC):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that the schedule adds to metrics.csv."""
-        return (ABSENT,) if self.clock is None else (ABSENT, TIME)
+        return (ABSENT,) if self.clock is None else (ABSENT, SIMULATED_SECONDS)
 
     @abstractmethod
     def plan(self, round_index: int, algorithm: Costed) -> Plan:

@@ -97,11 +97,11 @@ def read_trace(path: Path, clients: int, key: str) -> Array:
             spans.append((client, first - 1, last))
     if not spans:
         raise UserError(f"{key}: {path}: no client is available in any round")
-    rounds = max(end for *_, end in spans)
+    rounds = max(after for *_, after in spans)
     require_memory(f"{key}: {path}", rounds * clients)
     mask = np.zeros((rounds, clients), dtype=bool)
-    for client, start, end in spans:
-        mask[start:end, client] = True
+    for client, before, after in spans:
+        mask[before:after, client] = True
     return mask
 
 
