@@ -27,6 +27,7 @@ GROUPS = {
     "aggregation": "synchronous rounds, or asynchronous with a buffer of messages",
     "hparams": "learning rates, rounds, clients, batches; the defaults depend on the task",
     "federation": "location of the clients: this process, or real sites (fco-federate)",
+    "tracking": "where finished records are sent, in addition to outputs/",
     "hparams/grid": "with -m: a grid of learning rates",
     "experiment": "with -m: a figure of the paper, ready to run; path selects a strength",
     "profile": "scale of an experiment",

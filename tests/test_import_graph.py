@@ -21,7 +21,7 @@ LAYERS = [
     {"data", "plugins"},
     {"tasks", "algorithms", "export"},
     {"simulation"},
-    {"federation", "testing"},
+    {"federation", "testing", "tracking"},
     {"config"},
     {"sweeps"},
     {"path"},

@@ -29,6 +29,7 @@ from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.systems import all_aggregations, all_participations, all_time_models
 from fco_cli.tasks import all_tasks
+from fco_cli.tracking import all_trackings
 from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 
 FILE_NAME = "a file name of letters, digits, _, - and ., not starting with ."
@@ -118,6 +119,7 @@ class RunConfig:
     participation: Any = MISSING
     time_model: Any = MISSING
     aggregation: Any = MISSING
+    tracking: Any = MISSING
     seed: int = MISSING
     seeds: int | None = None  # with -m: number of seeds, starting at 0
     output_dir: str = MISSING
@@ -206,6 +208,7 @@ def families() -> dict[str, Mapping[str, Any]]:
         "participation": all_participations(),
         "time_model": all_time_models(),
         "aggregation": all_aggregations(),
+        "tracking": all_trackings(),
     }
 
 

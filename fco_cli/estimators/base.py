@@ -102,8 +102,8 @@ class FederatedLinear(BaseEstimator):
         algo.check_pair(psi, mirror)
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
-            federation=NoFederation(), network=Network(), seed=seed, output_dir=Path(), force=False, record_clients=False,
-            record_path=False, threads=None, experiment=None, resolved={},
+            federation=NoFederation(), network=Network(), seed=seed, output_dir=Path(), force=False,
+            record_clients=False, record_path=False, threads=None, experiment=None, resolved={},
         )  # fmt: skip
 
     def _task(self, x: Any, y: Array, groups: Any, sample_weight: Any, loss: Loss, outputs: int) -> InMemory:
