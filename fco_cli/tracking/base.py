@@ -90,7 +90,7 @@ class Tracking:
     """Base class of the group; the dataclass fields are its keys."""
 
     name: str
-    points: int = 100  # largest number of rounds whose metrics are sent; metrics.csv has all
+    points: int = 50  # largest number of rounds whose metrics are sent; metrics.csv has all
     package: ClassVar[str | None] = None  # that the tracker needs, which is also the name of the extra
     destination: ClassVar[str] = ""
 

@@ -49,13 +49,14 @@ class TensorboardSender(Sender):
 
     def send(self, run: TrackedRun) -> None:
         from tensorboardX import SummaryWriter
+        from tensorboardX.proto.summary_pb2 import Summary
 
         temporary = self.folder / f"{PART}{run.name}"
         shutil.rmtree(temporary, ignore_errors=True)
         with SummaryWriter(str(temporary)) as writer:
             for step, values in run.points(self.settings.points):
-                for name, value in values.items():
-                    writer.add_scalar(name, value, step, walltime=run.finished_at)
+                scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+                writer.file_writer.add_summary(Summary(value=scalars), step, run.finished_at)  # one event per round
             writer.add_text(
                 "config", "    " + json.dumps(dict(run.settings), indent=1, default=str).replace("\n", "\n    ")
             )
