@@ -25,8 +25,16 @@ from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.engine import BATCH_SECONDS, Simulation
 from fco_cli.simulation.evaluate import FEW_DIGITS, Verdict, evaluate_test, judge
 from fco_cli.simulation.jobs import Job, Setup
-from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
-from fco_cli.simulation.problems import Run, checked_problem_of, client_lr_of, setup_of, smoothness_for, varying_of
+from fco_cli.simulation.memory import DamagedMemory
+from fco_cli.simulation.problems import (
+    Run,
+    bytes_per_job,
+    checked_problem_of,
+    client_lr_of,
+    setup_of,
+    smoothness_for,
+    varying_of,
+)
 from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record, finite, replace_folder
 from fco_cli.simulation.smoothness import larger_server_lr, warning_of_large_steps, why_diverged
@@ -177,14 +185,6 @@ def _log_start(run: Run, record: Record, smoothness: float | None, is_single: bo
         record.note(warning)
         if is_single:
             log.warning(warning)
-
-
-def bytes_per_job(run: Run, problem: Problem) -> int:
-    """Return the bytes that a job adds to its stack: states, temporaries, messages and client memory."""
-    size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
-    return run.method.peak_vectors(run.hparams.sampled(clients), clients, size) * size * itemsize + bytes_of_job(
-        clients, slot_count(run.method.client_arrays, size), size, itemsize
-    )
 
 
 def max_jobs_per_round(run: Run, problem: Problem, memory: int) -> int:

@@ -13,7 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Varying
+from fco_cli.algorithms.arrays import slot_count
 from fco_cli.client_rate import relative
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array, stack_numbers
 from fco_cli.problem.mirror_maps import Mirror
@@ -22,6 +24,7 @@ from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.clients import Clients, LocalClients
 from fco_cli.simulation.hparams import Hparams
 from fco_cli.simulation.jobs import Setup
+from fco_cli.simulation.memory import bytes_of_job
 from fco_cli.simulation.smoothness import (
     automatic_rate,
     automatic_rate_of_mean,
@@ -133,7 +136,19 @@ def checked_problem_of(run: Run) -> Problem:
     problem = problem_of(run)
     run.check_clients(problem.data.clients)
     run.check_batches(problem.data.sizes, problem.loss.client_loss is not None or problem.model.site_bias)
+    if run.algo.federated and not run.is_remote:
+        key = f"hparams.clients_per_round={run.hparams.clients_per_round}"
+        clients, weights = run.hparams.sampled(problem.data.clients), problem.layout.size
+        require_memory(f"{key}: a round of {clients:,} clients and {weights:,} weights", bytes_per_job(run, problem))
     return problem
+
+
+def bytes_per_job(run: Run, problem: Problem) -> int:
+    """Return the bytes that a job adds to its stack: states, temporaries, messages and client memory."""
+    size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
+    return run.method.peak_vectors(run.hparams.sampled(clients), clients, size) * size * itemsize + bytes_of_job(
+        clients, slot_count(run.method.client_arrays, size), size, itemsize
+    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -24,9 +24,8 @@ from fco_cli.files import as_yaml, write_atomically
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.simulation.display import COMPILING, TimeLeft, time_left
 from fco_cli.simulation.engine import Simulation
-from fco_cli.simulation.execute import bytes_per_job
 from fco_cli.simulation.jobs import Job
-from fco_cli.simulation.problems import problem_of, setup_of, varying_of
+from fco_cli.simulation.problems import bytes_per_job, problem_of, setup_of, varying_of
 from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
 from fco_cli.sweeps.backends import BACKENDS, Options, cores

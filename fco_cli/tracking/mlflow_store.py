@@ -25,7 +25,7 @@ class MlflowTracking(Tracking):
     uri: str = "sqlite:///mlflow.db"  # or http://host:port
     experiment: str = "fco"
     package = "mlflow"
-    timeout: int = 10  # seconds of a request to a server
+    timeout: int = 30  # seconds of a request to a server
 
     @property
     def destination(self) -> str:  # type: ignore[override]
@@ -57,7 +57,8 @@ class MlflowSender(Sender):
         self.parent = self._parent()
 
     def _search(self, tag: str, value: str) -> list[Any]:
-        runs, token = [], None
+        runs: list[Any] = []
+        token = None
         while True:
             page = self.client.search_runs([self.experiment], f"tags.`{tag}` = '{value}'", page_token=token)
             runs += page
@@ -77,7 +78,7 @@ class MlflowSender(Sender):
     def sent(self) -> Collection[str]:
         if self.sweep.sweep_id is None:
             return set()
-        complete = set()
+        complete: set[str] = set()
         for run in self._search(SWEEP, self.sweep.sweep_id):
             if run_id := run.data.tags.get(RUN):
                 self._keep_complete(run, complete, run_id)

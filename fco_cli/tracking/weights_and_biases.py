@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fco_cli.errors import require
 from fco_cli.tracking.base import Sender, Sweep, TrackedRun, Tracking
@@ -42,6 +43,7 @@ class WandbSender(Sender):
         os.environ.setdefault("WANDB_SILENT", "true")
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self.settings, self.sweep = settings, sweep
+        self.mode: Literal["offline", "online"] = "online" if settings.mode == "online" else "offline"
         self.folder = Path(settings.path) / "wandb"
         Path(settings.path).mkdir(parents=True, exist_ok=True)
 
@@ -54,9 +56,9 @@ class WandbSender(Sender):
 
         group = None if self.sweep.sweep_id is None else f"{self.sweep.name}-{self.sweep.sweep_id}"
         with wandb.init(
-            project=self.settings.project, dir=self.settings.path, mode=self.settings.mode, id=run.run_id,
+            project=self.settings.project, dir=self.settings.path, mode=self.mode, id=run.run_id,
             name=run.name, group=group, config=dict(run.settings), resume="allow", reinit="finish_previous",
-        ) as own:  # type: ignore[arg-type]  # fmt: skip
+        ) as own:  # fmt: skip
             for step, values in run.points(self.settings.points):
                 own.log(values, step=step)
             own.summary.update({key: value for key, value in run.final.items() if value is not None})
@@ -76,9 +78,9 @@ class WandbSender(Sender):
         with (
             tempfile.TemporaryDirectory() as folder,
             wandb.init(
-                project=self.settings.project, dir=self.settings.path, mode=self.settings.mode, group=group,
+                project=self.settings.project, dir=self.settings.path, mode=self.mode, group=group,
                 id=f"figures-{self.sweep.sweep_id}", name="figures", resume="allow", reinit="finish_previous",
-            ) as own,  # type: ignore[arg-type]
+            ) as own,
         ):  # fmt: skip
             for name, png in figures:
                 (path := Path(folder) / f"{name}.png").write_bytes(png)

@@ -326,7 +326,7 @@ def runs_table(studies: Iterable[RecordedStudy]) -> pd.DataFrame:
     """Return a row per run: identity, status, final metrics and configuration under dotted names."""
     import pandas as pd
 
-    return pd.DataFrame([_row(study, run, run.final) for study, run in _distinct_runs(studies)])
+    return _uniform(pd.DataFrame([_row(study, run, run.final) for study, run in _distinct_runs(studies)]))
 
 
 def rounds_table(studies: Iterable[RecordedStudy]) -> pd.DataFrame:
@@ -336,12 +336,27 @@ def rounds_table(studies: Iterable[RecordedStudy]) -> pd.DataFrame:
     pairs = list(_distinct_runs(studies))
     curves = [run.curves for _, run in pairs]
     lengths = [len(curve["round"]) for curve in curves]
-    rows = pd.DataFrame([_row(study, run, {}) for study, run in pairs])
+    rows = _uniform(pd.DataFrame([_row(study, run, {}) for study, run in pairs]))
     metrics = {
         name: np.concatenate([curve.get(name, np.full(n, np.nan)) for curve, n in zip(curves, lengths, strict=True)])
         for name in dict.fromkeys(name for curve in curves for name in curve)
     }
+    if "round" in metrics:
+        metrics["round"] = metrics["round"].astype(np.int64)
     return rows.loc[rows.index.repeat(lengths)].reset_index(drop=True).assign(**metrics)
+
+
+def _uniform(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with columns of one type: numbers beside text, such as a rate and `auto`, become text."""
+
+    def kind(value: object) -> type:
+        return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+    for name in table.select_dtypes(object):
+        known = table[name].notna()
+        if len({kind(value) for value in table.loc[known, name]}) > 1:
+            table.loc[known, name] = table.loc[known, name].map(str)
+    return table
 
 
 def _distinct_runs(studies: Iterable[RecordedStudy]) -> list[tuple[RecordedStudy, RecordedRun]]:
