@@ -353,9 +353,9 @@ def _uniform(table: pd.DataFrame) -> pd.DataFrame:
         return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
 
     for name in table.select_dtypes(object):
-        known = table[name].notna()
-        if len({kind(value) for value in table.loc[known, name]}) > 1:
-            table.loc[known, name] = table.loc[known, name].map(str)
+        column = table[name]
+        if len({kind(value) for value in column.dropna()}) > 1:
+            table[name] = column.map(str, na_action="ignore")
     return table
 
 
