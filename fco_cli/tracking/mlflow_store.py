@@ -36,6 +36,7 @@ class MlflowTracking(Tracking):
         os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
         os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(self.timeout)
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         for name in ("alembic", "mlflow"):
             logging.getLogger(name).setLevel(logging.WARNING)
         return MlflowSender(self, sweep)
