@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from fco_cli.sweeps.run import Sweep
+    from fco_cli.tracking import Tracking
     from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
@@ -76,8 +77,19 @@ class SingleRun(Kind):
             log.info("already done (force=true runs it again)")
         if outcome.result["status"] == "diverged":
             log.warning(why_diverged(outcome.result))
-        if verdict := outcome.result.get("convergence"):
+        verdict, updates = outcome.result.get("convergence"), outcome.result.get("updates")
+        if verdict:
             log.info(verdict["line"])
+        if updates and updates["biased"] and (verdict is None or verdict["converged"]):
+            log.info(updates["line"])
+        if (tracking := tracking_of([config])).is_active:
+            from fco_cli.reporting.tracked import tracked_run
+            from fco_cli.tracking import Sweep as TrackedSweep
+            from fco_cli.tracking import Upload
+
+            upload = Upload(tracking, TrackedSweep.of([run.task.name], [run.run_id]))
+            upload.add([tracked_run(run.folder)])
+            upload.close()
         return Finished(self, outcome.result, run.folder, run.output_dir / run.task.name)
 
     def value(self, result: dict[str, Any]) -> float:
@@ -173,6 +185,7 @@ KINDS: dict[str, Kind] = {"run": RUN, "path": PATH, "glm": GLM, "table1": TABLE1
 def _refuse_dry_run(config: DictConfig, experiment: str) -> None:
     if config.dry_run:
         raise UserError(f"dry_run: must be false for experiment={experiment}")
+    require(not tracking_of([config]).is_active, "tracking", config.tracking.name, f"none with experiment={experiment}")
 
 
 def kind_for(config: DictConfig) -> Kind:
@@ -205,9 +218,29 @@ def execute_stacks(jobs: list[JobConfig], overrides: list[list[str]], **options:
 
     from fco_cli.sweeps.run import Sweep, SweepProgress
 
+    tracking = tracking_of(distinct_configs(jobs))
     sweep = Sweep(jobs, overrides, **options)
-    sweep.run(SweepProgress(Console(stderr=True)))
+    if not tracking.is_active:
+        sweep.run(SweepProgress(Console(stderr=True)))
+        return sweep
+    from fco_cli.reporting.tracked import sweep_figures, tracked_run
+    from fco_cli.tracking import Sweep as TrackedSweep
+    from fco_cli.tracking import Upload
+
+    upload = Upload(tracking, TrackedSweep.of(sweep.names, sweep.unique))
+    sweep.run(SweepProgress(Console(stderr=True)), lambda folders: upload.add(map(tracked_run, folders)))
+    upload.close(lambda: sweep_figures(sweep.finished_folders))
     return sweep
+
+
+def tracking_of(configs: list[DictConfig]) -> Tracking:
+    """Return the tracker of some configurations; raise UserError if they differ, or if its package is missing."""
+    from fco_cli.config.run import typed_group
+
+    first, *others = [typed_group(config, "tracking") for config in configs]
+    require(all(other == first for other in others), "tracking", "several values", "the same for all runs of a sweep")
+    first.check()
+    return first
 
 
 def plan_of(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> str:

@@ -19,6 +19,9 @@ from fco_cli.typed_files import BadRecord, converted, one_printable_line, parse_
 
 LARGEST = 256 << 20  # bytes; that of a path lists its features
 
+NETWORK = ("participation", "time_model", "aggregation")  # configuration groups of the simulated network
+SIMULATED_SECONDS = "simulated_seconds"  # column of metrics.csv, with a time model
+
 Count = Annotated[int, Meta(ge=0, le=10**12)]
 Seed = Annotated[int, Meta(ge=0)]
 Number = int | float
@@ -56,6 +59,16 @@ class Convergence(msgspec.Struct, kw_only=True):
     line: str
 
 
+class UpdateWeights(msgspec.Struct, kw_only=True):
+    """Weights of clients in the updates of a run, relative to those in the objective."""
+
+    least: NotNegative
+    largest: NotNegative
+    without_messages: Count
+    biased: bool
+    line: str
+
+
 class RunResult(Result, kw_only=True):
     """Result of one run."""
 
@@ -80,6 +93,7 @@ class RunResult(Result, kw_only=True):
     test: Metrics = {}
     convergence: Convergence | None = None
     missing: dict[Count, list[Name]] = {}  # by round, the sites whose message did not arrive
+    updates: UpdateWeights | None = None  # absent if all sampled clients respond
     plugins: dict[str, str] = {}  # path and SHA-256 of the files that were loaded for the run
 
     required_files: ClassVar[tuple[str, ...]] = ("metrics.csv", "model.npz")

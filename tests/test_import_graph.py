@@ -21,7 +21,7 @@ LAYERS = [
     {"data", "plugins"},
     {"tasks", "algorithms", "export", "model_card"},
     {"simulation"},
-    {"federation", "testing"},
+    {"federation", "testing", "tracking"},
     {"config"},
     {"sweeps"},
     {"path"},

@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
         ("import nowhere_to_be_found\n", "line 1: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("def f(:\n", "line 1: SyntaxError: invalid syntax"),
         ("raise SystemExit(3)\n", "line 1: SystemExit: 3"),
-        ("x = 1\n", "registers nothing; define a subclass with a `name` of one of Algorithm, .*Loss, .*Task"),
+        ("x = 1\n", "registers nothing; define a subclass with a `name` of one of .*Algorithm, .*Loss, .*Task"),
         (ALGORITHM.format("zhj"), r"algo 'zhj' is already defined in fco_cli\.algorithms\.control_variates"),
         (ALGORITHM.format("a") + ALGORITHM.format("a").replace("Mine", "B"), "algo 'a' is already defined in .*own"),
     ],

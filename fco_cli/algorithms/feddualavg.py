@@ -175,6 +175,7 @@ class McFedDa(CFedDa):
     stages: int = 3
     stage_rounds: int = 50  # length of all stages but the last; an eighth of all rounds in the authors' scripts
     broadcast = (Vector("z"), Vector("start"), Scalar("t"), Scalar("factor"))
+    adds_increments = False  # a message of an earlier stage does not belong to the next one
 
     def __post_init__(self) -> None:
         super().__post_init__()

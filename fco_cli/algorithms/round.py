@@ -153,6 +153,13 @@ class FederatedRound(Algorithm):
         }
         return specialize(run_clients, parallel=True, client=client)
 
+    @property
+    def adds_increments(self) -> bool:
+        """True if messages are increments that the server may scale, or add to a later state than their start."""
+        is_plain = type(self).start_round is FederatedRound.start_round and self.local_step_rule == "epochs"
+        others = self.client_arrays or self.accumulates_messages or self.full_participation
+        return is_plain and len(self.sent) == 1 and not others
+
     def check_transform(self, weighting: str) -> None:
         self.transform.check(self, weighting)
 
@@ -197,10 +204,6 @@ class FederatedRound(Algorithm):
         return self._received_type(*(state[array.name] for array in self.broadcast))
 
     @cached_property
-    def _remembered_slots(self) -> int:
-        return slot_count(self.remembered, self.problem.layout.size)
-
-    @cached_property
     def _buffer_pool(self) -> BufferPool:
         size = self.problem.layout.size
         slots = slot_count(self.sent, size), slot_count(self.client_arrays, size)
@@ -213,9 +216,8 @@ class FederatedRound(Algorithm):
 
     def noise_vectors(self, steps: Array) -> Array:
         """Return the number of noise vectors that clients with these numbers of local steps need in a round."""
-        if self.row_sums == "batches":
-            return steps
-        return np.full_like(steps, 1 if self.row_sums == "all_rows" else self.problem.layout.size + 1)
+        vectors = 1 if self.row_sums == "all_rows" else self.problem.layout.size + 1
+        return steps if self.row_sums == "batches" else np.full_like(steps, vectors)
 
     @property
     def can_share_noise(self) -> bool:
@@ -280,7 +282,8 @@ class FederatedRound(Algorithm):
         self._run_clients(
             self.received(state), kept, messages, self.varying.client_lr, self.varying.options,
             rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
-            self.problem.model.widths, self.geometry, self._transform_numbers, keys, noise, self._remembered_slots,
+            self.problem.model.widths, self.geometry, self._transform_numbers, keys, noise,
+            slot_count(self.remembered, self.problem.layout.size),
         )  # fmt: skip
         return out
 
@@ -293,6 +296,11 @@ class FederatedRound(Algorithm):
         noise = self.cohort_noise(cohort)
         messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, noise, out)
         return self.finish_round(state, cohort, messages, kept)
+
+    def messages(self, state: State, cohort: Cohort, keys: Array) -> Array:
+        """Return the messages [S, slots, J, P] of a method without client memory; the next call overwrites them."""
+        out = self._buffer_pool[len(cohort.clients)]
+        return self._messages(state, cohort, None, self.problem.data, keys, None, out)[0]
 
     def finish_round(self, state: State, cohort: Cohort, messages: Array, memory: Array | None) -> Round:
         """Aggregate the messages [S, slots, J, P] and take the server step; `state` is from `start_round`."""
@@ -316,8 +324,9 @@ class FederatedRound(Algorithm):
         else:
             total, arrived = fixed_point_sum(messages, weights.factors, cohort.fraction_bits, cohort.absent)
             aggregates = aggregate_sum(total, cohort.fraction_bits, self.sent, weights, arrived, messages.dtype)
-        noise = self.noise_on_mean(cohort)
-        return aggregates if noise is None else self.transform.with_noise(aggregates, cohort, noise), arrived
+        if (noise := self.noise_on_mean(cohort)) is not None:
+            aggregates = self.transform.with_noise(aggregates, cohort, noise)
+        return aggregates if cohort.scale == 1 else aggregates.scaled(cohort.scale), arrived
 
     def message_weights(self, cohort: Cohort) -> MessageWeights:
         """Return the weights of a cohort's messages."""
@@ -336,14 +345,15 @@ class FederatedRound(Algorithm):
 
     def costs(self, cohort: Cohort | None) -> Costs:
         assert cohort is not None
-        clients, (up, down, bytes_up, bytes_down) = len(cohort.clients), self._client_costs
+        clients, (up, down, bytes_up, bytes_down) = len(cohort.clients), self.client_costs
+        invited = clients if cohort.invited is None else cohort.invited
         proxed_steps = int(np.maximum(cohort.steps - self.proxes.skipped_steps, 0).sum()) * self.psi_in_steps
-        proxes = proxed_steps * self.proxes.step + self.proxes.server
-        sent = clients * up, clients * down, clients * bytes_up, clients * bytes_down
-        return Costs(*sent, proxes, self._gradients(cohort), queries=clients)
+        proxes = proxed_steps * self.proxes.step + self.proxes.server * (clients > 0)
+        sent = clients * up, invited * down, clients * bytes_up, invited * bytes_down
+        return Costs(*sent, proxes, int(self.client_gradients(cohort).sum()), queries=clients)
 
     @cached_property
-    def _client_costs(self) -> tuple[int, int, int | Array, int]:
+    def client_costs(self) -> tuple[int, int, int | Array, int]:
         """Numbers of vectors and of bytes that one client sends and receives: vectors up, down, bytes up, down."""
         size, itemsize = self.problem.layout.size, self.problem.dtype.itemsize
         up, down = (
@@ -355,9 +365,10 @@ class FederatedRound(Algorithm):
         bytes_up = up * self.transform.bytes_of(size, itemsize, self._transform_numbers) + others * itemsize
         return up, down, bytes_up, down * size * itemsize
 
-    def _gradients(self, cohort: Cohort) -> int:
-        """Return the number of row gradients: the rows of all batches, or all rows once for full gradients."""
-        return len(cohort.order) if "batch_size" in self.uses else int(self.problem.data.sizes[cohort.clients].sum())
+    def client_gradients(self, cohort: Cohort) -> Array:
+        """Return the row gradients of every client [S]: rows of all batches, or all rows once for full gradients."""
+        in_batches = "batch_size" in self.uses
+        return np.diff(cohort.edges[cohort.first]) if in_batches else self.problem.data.sizes[cohort.clients]
 
     def privacy_spent(
         self,

@@ -7,8 +7,8 @@ exact modulo 2^64 and independent of the order of summation. Secure aggregation 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -51,6 +51,33 @@ class Varying:
         return Varying(self.client_lr[keep], self.server_lr[keep], self.psi[keep], self.options[keep], transform)
 
 
+class Batches(NamedTuple):
+    """Rows of the clients' batches, as in `Cohort`."""
+
+    order: Array
+    edges: Array
+    first: Array
+
+
+def joined_batches(parts: Sequence[Batches]) -> Batches:
+    """Return the batches of several groups of clients as those of one group."""
+    rows = np.cumsum([0, *(len(part.order) for part in parts)])
+    batches = np.cumsum([0, *(part.first[-1] for part in parts)])
+    edges = [part.edges[:-1] + start for part, start in zip(parts, rows[:-1], strict=True)]
+    first = [part.first[:-1] + start for part, start in zip(parts, batches[:-1], strict=True)]
+    order = np.concatenate([part.order for part in parts])
+    return Batches(order, np.append(np.concatenate(edges), rows[-1]), np.append(np.concatenate(first), batches[-1]))
+
+
+class StaleStarts(NamedTuple):
+    """States from which the clients of a buffer started."""
+
+    versions: Array  # [S], number of updates before the client's start
+    parts: tuple[Batches, ...]  # batches of each client
+    keys: Array  # [S], `message_keys` of each client
+    kept: frozenset[int]  # versions from which clients still compute after this update
+
+
 @dataclass(frozen=True)
 class Cohort:
     """Clients of one round, with their batches and weights."""
@@ -69,6 +96,9 @@ class Cohort:
     fraction_bits: int | None = None  # of fixed-point sums; None: floating-point sums
     absent: Array | None = None  # [S], True for clients whose message does not arrive; None: all arrive
     batch_size: int = 0  # expected number of rows in a sampled batch; 0: batches are not samples
+    invited: int | None = None  # number of clients that received the model; None: the S clients
+    stale: StaleStarts | None = None  # None: all clients start from the current state
+    scale: float = 1.0  # factor of the means of the messages and of the number of steps in them
 
     @cached_property
     def steps(self) -> Array:
@@ -130,6 +160,11 @@ class Aggregates:
     steps: Array  # [J], effective number of gradient steps in the mean
     share: Array  # [J], sum of p_m over these clients; 1 with full participation
     dropped: Array  # [J], number of messages that were not finite
+
+    def scaled(self, factor: float) -> Aggregates:
+        """Return the aggregates with means and steps times a factor."""
+        mean = {name: (factor * values).astype(values.dtype) for name, values in self.mean.items()}
+        return replace(self, mean=mean, steps=factor * self.steps)
 
     def sum(self, name: str) -> Array:
         """Return sum_m p_m message_m [J, P], with weights p_m that sum to 1 over all clients."""

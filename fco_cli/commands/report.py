@@ -50,7 +50,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--claims-file", type=Path, action="append", default=[], metavar="FILE",
         help="add the claims of a YAML file to the ledger (docs/reporting.md)",
     )  # fmt: skip
-    parser.add_argument("--x", choices=("rounds", "bytes"), default="rounds", help="the x axis of the curves")
+    parser.add_argument(
+        "--x", choices=("rounds", "bytes", "seconds"), default="rounds", help="the x axis of the curves"
+    )
     return parser
 
 
@@ -75,6 +77,8 @@ def report(options: argparse.Namespace) -> None:
     if not (results.studies or results.paths or results.glms or results.tables):
         sources = ", ".join(options.sources)
         raise UserError(f"{sources}: no finished records found; create some with: fco-run -m experiment=lasso_i")
+    if options.x == "seconds" and not any(run.has_times for study in results.studies for run in study.runs):
+        raise UserError("--x seconds: no run has simulated seconds; run with time_model=lognormal or file")
     made = make_report(results, options.output, studies, options.x, options.claims)
     _print_left_out(results.damaged)
     if options.csv:

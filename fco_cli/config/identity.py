@@ -65,10 +65,15 @@ def identity_of(run: Run) -> Identity:
         "algo": {key: value for key, value in algo.items() if key not in run.algo.varying_options()},
         "hparams": {key: value for key, value in hparams.items() if key not in RATES},
     }  # fmt: skip
+    if not run.network.is_plain:
+        settings, parts = run.network.identity(), run.network.parts
+        common["network"] = {key: settings[key] | code_of(part, unused) for key, part in parts.items()}
     whole = {**common, "regularizer": psi, "algo": algo, "hparams": hparams}
     if (transform := run.method.transform).name != "none":  # also "none" for an algorithm without messages
-        common["transform"] = {"kind": transform.name} | code_of(transform, unused)
         whole["transform"] = described(transform)
+        # The size of messages decides which clients are late, so that jobs of one stack must have equal sizes.
+        is_shared = run.network.aggregation.depends_on_times
+        common["transform"] = whole["transform"] if is_shared else {"kind": transform.name} | code_of(transform, unused)
     return Identity(
         data=_digest(data),
         problem=_digest({**data, **kind, "regularizer": psi}),
@@ -82,6 +87,7 @@ def identity_of(run: Run) -> Identity:
 def executed_code(run: Run) -> str:
     """Return the digest of all code that a run executes."""
     parts = (run.task, run.task.model, run.algo, run.regularizer, run.mirror, run.method.transform)
+    parts += () if run.network.is_plain else tuple(run.network.parts.values())
     classes = tuple(kind for part in parts for kind in part_classes(part))
     return digest_of((*execution_roots(run), *classes), (*WITHOUT_NUMBERS, *packages_not_used(run)))
 

@@ -18,7 +18,7 @@ from fco_cli.algorithms.transforms import Transform
 from fco_cli.client_rate import relative
 from fco_cli.code_digest import Definition
 from fco_cli.config.identity import Identity, check_code, identity_of
-from fco_cli.config.schemas import Experiment, GlmSettings, PathSettings, RunConfig, Table1Settings
+from fco_cli.config.schemas import Experiment, RunConfig
 from fco_cli.errors import no_such_key, require
 from fco_cli.federation.settings import Federation
 from fco_cli.files import as_yaml
@@ -27,12 +27,14 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.registry import load_entry_points, load_plugin, loaded_plugins
 from fco_cli.problem.regularizers import Regularizer
+from fco_cli.results import NETWORK
 from fco_cli.simulation.hparams import AUTO, Hparams
+from fco_cli.simulation.systems import Network
 from fco_cli.tasks import Task
 
 LARGEST = 2**63  # integers must be below
 BYTES_PER_EVALUATION = 24 * 32  # 24 metrics as Python numbers
-PARTS = ("task", "algo", "model", "regularizer", "mirror", "transform", "hparams", "federation")
+PARTS = ("task", "algo", "model", "regularizer", "mirror", "transform", "hparams", "federation", *NETWORK)
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Run:
     transform: Transform
     hparams: Hparams
     federation: Federation
+    network: Network
     seed: int
     output_dir: Path
     force: bool
@@ -62,7 +65,7 @@ class Run:
     def of(cls, config: DictConfig) -> Self:
         """Return the run of a configuration; raise UserError for any error that does not depend on the data."""
         check_profile(config)
-        experiment = None if config.experiment is None else _typed(config, "experiment")
+        experiment = None if config.experiment is None else typed_group(config, "experiment")
         if experiment is not None:
             _refuse_unknown_keys("experiment.select.", config.experiment.select, experiment.select)
         if config.federation.name != "none" and OmegaConf.is_missing(config.task, "path"):
@@ -74,13 +77,15 @@ class Run:
         _refuse_unknown_keys("", config, RunConfig)
         for key in PARTS:
             _refuse_huge_integers(key, parts[key])
-        for key in ("algo", "model", "regularizer", "mirror", "transform", "federation"):
+        for key in ("algo", "model", "regularizer", "mirror", "transform", "federation", *NETWORK):
             name, own = parts[key].name, type(parts[key]).name
             require(name == own, f"{key}.name", name, f"{own}, as set by {key}={own}; use {key}=... to choose another")
         parts["task"].model = parts.pop("model")
         parts["task"] = parts["federation"].bind_task(parts["task"], parts["hparams"], parts["transform"])
+        network = Network(*(parts.pop(key) for key in NETWORK))
         run = cls(
             **parts,
+            network=network if parts["algo"].federated else Network(),
             seed=config.seed,
             output_dir=Path(config.output_dir),
             force=config.force,
@@ -174,7 +179,9 @@ class Run:
             require(relative(rate) is None, "hparams.client_lr", rate, allowed)
         noise, allowed = self.task.preparation_noise, "null unless transform=row_clip_noise, whose epsilon includes it"
         require(noise is None or self.method.transform.protects_rows, "task.moments_noise", noise, allowed)
+        self.network.check(self.method, self.record_clients)
         if self.federation.is_remote:
+            self.network.check_absent("federation=flare")
             require(model.name == "auto", "model", model.name, "auto with federation=flare: sites fit linear models")
             allowed = "[] with federation=flare: sites execute installed code only; install the plug-in at every site"
             require(not self.plugins, "plugins", self.plugins, allowed)
@@ -212,6 +219,7 @@ class Run:
             allowed = f"at most {available}, the task's clients"
             require(sampled <= available, "hparams.clients_per_round", sampled, allowed)
             self.algo.check_participation(sampled, available)
+            self.network.check_clients(available)
             allowed = f"at most {sampled}, the clients of a round"
             require(self.transform.shares <= sampled, "transform.noise_shares", self.transform.shares, allowed)
 
@@ -270,6 +278,8 @@ class Run:
         if self.method.transform.name != "none":
             numbers = [f"{key} {value:g}" for key, value in asdict(self.transform).items() if key != "name"]
             parts.append(f"transform {self.transform.name} {', '.join(numbers)}")
+        plain = Network().parts
+        parts += [f"{key} {part.name}" for key, part in self.network.parts.items() if part != plain[key]]
         parts += [f"{key} {getattr(self.algo, key):g}" for key in self.algo.varying_options()]
         rates = [key for key in ("client_lr", "server_lr") if key in self.algo.uses]
         parts += [f"{key} {_format_rate(getattr(self.hparams, key))}" for key in rates]
@@ -282,76 +292,6 @@ def _empty_run(kind: type[Run], plugins: dict[str, Path]) -> Run:
     for source, path in plugins.items():
         load_plugin(source, path)
     return object.__new__(kind)
-
-
-@dataclass
-class PathRun(Run):
-    """Configuration of experiment=path, which selects the strength or the radius of the regularizer."""
-
-    path: PathSettings
-
-    execution: ClassVar[Definition] = ("fco_cli.path.record", "run_path")
-    settings: ClassVar[dict[str, type]] = {"path": PathSettings}
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the record, below that of the requested method; `auto` if the data determine it."""
-        name = self.path.algo if self.path.algo != "auto" or self.algo.name == "fista" else self.algo.name
-        return self.output_dir / self.task.name / name / self.run_id
-
-    @property
-    def selected_parameter(self) -> str:
-        return "strength" if hasattr(self.regularizer, "strength") else "radius"
-
-    def check_combinations(self) -> None:
-        super().check_combinations()
-        model = self.task.model
-        require(model.convex, "model", model.name, "convex with experiment=path")
-        allowed = "an experiment without a path, which needs exact sums: federation.evaluation_noise is set"
-        require(not self.has_noise, "experiment", "path", allowed)
-        allowed = f"none with experiment=path, which needs exact sums over rows: {self.transform.name} hides rows"
-        require(not self.transform.protects_rows, "transform", self.transform.name, allowed)
-
-
-@dataclass
-class GlmRun(Run):
-    """Configuration of experiment=glm, which estimates coefficients with standard errors."""
-
-    glm: GlmSettings
-
-    execution: ClassVar[Definition] = ("fco_cli.inference.record", "run_glm")
-    settings: ClassVar[dict[str, type]] = {"glm": GlmSettings}
-
-    @property
-    def folder(self) -> Path:
-        return self.output_dir / self.task.name / self.run_id
-
-    def check_combinations(self) -> None:
-        super().check_combinations()
-        require(self.task.model.convex, "model", self.task.model.name, "linear with experiment=glm")
-        require(self.transform.name == "none", "transform", self.transform.name, "none with experiment=glm")
-        allowed = "examples with experiment=glm: the likelihood counts every row once"
-        require(self.hparams.weighting == "examples", "hparams.weighting", self.hparams.weighting, allowed)
-        require(self.hparams.dtype == "float64", "hparams.dtype", self.hparams.dtype, "float64 with experiment=glm")
-
-
-@dataclass
-class Table1Run(Run):
-    """Configuration of experiment=table1, which describes the rows of every client."""
-
-    table1: Table1Settings
-
-    execution: ClassVar[Definition] = ("fco_cli.table1.record", "run_table1")
-    settings: ClassVar[dict[str, type]] = {"table1": Table1Settings}
-
-    @property
-    def folder(self) -> Path:
-        return self.output_dir / self.task.name / self.run_id
-
-
-def kind_of(config: DictConfig) -> str:
-    """Return the kind of experiment that a configuration describes: run, or the key that replaces the run."""
-    return next((kind for kind in ("theory", "path", "glm", "table1") if config[kind] is not None), "run")
 
 
 def replace_numbers(config: dict[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -379,7 +319,7 @@ def _refuse_huge_integers(group: str, part: Any) -> None:
 
 def check_profile(config: DictConfig) -> None:
     """Raise UserError if the profile is invalid; must precede other checks, since numbers of rounds depend on it."""
-    _typed(config, "profile")
+    typed_group(config, "profile")
 
 
 def plain(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
@@ -387,7 +327,7 @@ def plain(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
     return cast("dict[str, Any]", OmegaConf.to_container(config, resolve=resolve))
 
 
-def _typed(config: DictConfig, key: str) -> Any:
+def typed_group(config: DictConfig, key: str) -> Any:
     """Return a group as an object of its dataclass, which checks the values."""
     part = OmegaConf.to_object(config[key])
     _refuse_unknown_keys(f"{key}.", config[key], part)

@@ -27,7 +27,9 @@ from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.models.choices import all_models
 from fco_cli.problem.regularizers import all_regularizers
 from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.systems import all_aggregations, all_participations, all_time_models
 from fco_cli.tasks import all_tasks
+from fco_cli.tracking import all_trackings
 from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
 
 FILE_NAME = "a file name of letters, digits, _, - and ., not starting with ."
@@ -114,6 +116,10 @@ class RunConfig:
     transform: Any = MISSING
     hparams: Any = MISSING
     federation: Any = MISSING
+    participation: Any = MISSING
+    time_model: Any = MISSING
+    aggregation: Any = MISSING
+    tracking: Any = MISSING
     seed: int = MISSING
     seeds: int | None = None  # with -m: number of seeds, starting at 0
     output_dir: str = MISSING
@@ -201,6 +207,10 @@ def families() -> dict[str, Mapping[str, Any]]:
         "mirror": all_mirrors(),
         "transform": all_transforms(),
         "federation": all_federations(),
+        "participation": all_participations(),
+        "time_model": all_time_models(),
+        "aggregation": all_aggregations(),
+        "tracking": all_trackings(),
     }
 
 

@@ -41,6 +41,7 @@ from fco_cli.problem.losses import Logistic, Loss, Softmax, all_losses
 from fco_cli.problem.mirror_maps import Euclidean
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.hparams import ALL, AUTO, Hparams
+from fco_cli.simulation.systems import Network
 
 SMALL = 2**22  # numbers in X; smaller fits use one thread, since their rounds are too short to parallelize
 LOCAL_EPOCHS = 5  # for methods with local steps; a batch holds all rows of a client
@@ -101,8 +102,8 @@ class FederatedLinear(BaseEstimator):
         algo.check_pair(psi, mirror)
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
-            federation=NoFederation(), seed=seed, output_dir=Path(), force=False, record_clients=False,
-            record_path=False, threads=None, experiment=None, resolved={},
+            federation=NoFederation(), network=Network(), seed=seed, output_dir=Path(), force=False,
+            record_clients=False, record_path=False, threads=None, experiment=None, resolved={},
         )  # fmt: skip
 
     def _task(self, x: Any, y: Array, groups: Any, sample_weight: Any, loss: Loss, outputs: int) -> InMemory:

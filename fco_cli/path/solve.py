@@ -27,10 +27,11 @@ from fco_cli.errors import UserError, require
 from fco_cli.problem.layout import Array, stack_numbers
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
-from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
+from fco_cli.simulation.engine import BATCH_SECONDS, Simulation
 from fco_cli.simulation.evaluate import has_converged
 from fco_cli.simulation.execute import max_jobs_per_round
 from fco_cli.simulation.hparams import AUTO
+from fco_cli.simulation.jobs import Job, Setup
 from fco_cli.simulation.problems import automatic_rate_for, clients_factory
 
 Part = dict[str, Array]  # intermediate result: the models of a fit, or the state of a solve

@@ -11,6 +11,7 @@ from fco_cli.problem.layout import Array
 
 TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS, SAMPLES = range(13)
 ROWS, COLUMNS = 13, 14
+DROPOUTS, SPEEDS, JITTER, DISPATCHES = range(20, 24)
 
 
 def generator(seed: int, stream: int, index: int = 0) -> np.random.Generator:

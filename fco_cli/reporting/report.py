@@ -49,8 +49,8 @@ def make_report(
         Folder of the report.
     studies : sequence of Study
         Studies whose sections and claims are added. The sections of a user's own study come first.
-    x : {"rounds", "bytes"}
-        The x axis of the curves.
+    x : {"rounds", "bytes", "seconds"}
+        The x axis of the curves; seconds are those of the time model.
     with_claims : bool
         Include the claims of every study; by default only of those about whose claims there are records.
     """

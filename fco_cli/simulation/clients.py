@@ -85,10 +85,16 @@ class Sampler:
         self.stream = Stream(seed, COHORTS)
         self.counted, self.counts = 0, np.zeros((2, len(sizes)), dtype=np.int64)  # of `participation`
 
-    def cohort(self, round_index: int) -> Cohort:
-        """Draw clients uniformly without replacement, each with shuffled epochs, or samples, of its rows."""
-        hparams, clients, steps = self.hparams, self._clients(round_index), self._common_steps(round_index)
-        if self.sample_rows:
+    def cohort(self, round_index: int, clients: Array | None = None) -> Cohort:
+        """Return the cohort of a round, each client with shuffled epochs, or samples, of its rows.
+
+        The clients are drawn unless they are given; their number may then be 0.
+        """
+        hparams, steps = self.hparams, self._common_steps(round_index)
+        clients = self.draw(round_index) if clients is None else clients
+        if len(clients) == 0:
+            batches = np.empty(0, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
+        elif self.sample_rows:
             each = self.steps[clients] if steps is None else np.full(len(clients), steps)
             drawn = self.seed, round_index, clients, self.sizes[clients], hparams.batch_size, each
             batches = sampled_batches(*drawn)
@@ -113,15 +119,19 @@ class Sampler:
         if rounds < self.counted:
             self.counted, self.counts = 0, np.zeros_like(self.counts)
         for round_index in range(self.counted, rounds):
-            clients, steps = self._clients(round_index), self._common_steps(round_index)
+            clients, steps = self.draw(round_index), self._common_steps(round_index)
             self.counts[0, clients] += 1
             self.counts[1, clients] += self.steps[clients] if steps is None else steps
         self.counted = rounds
         rounds_of, steps_of = self.counts.copy()
         return Participation(rounds_of, steps_of, np.minimum(1, self.hparams.batch_size / self.sizes))
 
-    def _clients(self, round_index: int) -> Array:
-        return self.stream.at(round_index).choice(len(self.sizes), self.sampled, replace=False)
+    def draw(self, round_index: int, available: Array | None = None) -> Array:
+        """Draw clients uniformly without replacement, from all or from the available ones, of whom there may be few."""
+        random = self.stream.at(round_index)
+        if available is None:
+            return random.choice(len(self.sizes), self.sampled, replace=False)
+        return random.choice(available, min(self.sampled, len(available)), replace=False)
 
     def _common_steps(self, round_index: int) -> int | None:
         """Return the number of local steps of every client; None if each takes the steps of its epochs."""

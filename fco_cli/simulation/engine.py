@@ -7,25 +7,24 @@ stop in between. The results of a job do not depend on its stack or on the numbe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
-from fco_cli.algorithms import Algorithm, Cohort, State, Varying
-from fco_cli.algorithms.rounds import Costs, Round
+from fco_cli.algorithms import Cohort, State, Varying
+from fco_cli.algorithms.round import FederatedRound
+from fco_cli.algorithms.rounds import Round
 from fco_cli.errors import UserError
 from fco_cli.problem.certificate import is_certified
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
-from fco_cli.problem.problem import Problem
-from fco_cli.simulation.clients import Clients, LocalClients, Sampler
+from fco_cli.results import SIMULATED_SECONDS
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.evaluate import (
     History,
     Metrics,
-    Snapshots,
     as_snapshot,
     evaluate,
     is_gap_due,
@@ -33,11 +32,9 @@ from fco_cli.simulation.evaluate import (
     snapshot_rounds,
     summarize_own,
 )
-from fco_cli.simulation.hparams import Hparams
-from fco_cli.simulation.memory import SavedMemory
-from fco_cli.tasks.base import Task
+from fco_cli.simulation.jobs import COUNTERS, Job, Setup, Step
+from fco_cli.simulation.systems.schedule import Plan, UpdateWeights, summarize_weights
 
-COUNTERS = (*Costs._fields, "clients_dropped")
 MONITORED_METRICS = ("objective", "own_train_loss_worst_decile")  # personal models may diverge on their own
 EXPLOSION = 1e12  # a job diverges when a monitored metric exceeds this multiple of its initial value
 
@@ -47,59 +44,6 @@ EXPLOSION = 1e12  # a job diverges when a monitored metric exceeds this multiple
 MAX_BATCH_MODELS, MAX_BATCH_NUMBERS = 64, 2**18
 MAX_OVERRUN = 1 / 8
 BATCH_SECONDS = 0.2  # seconds of rounds in one batch
-
-
-@dataclass
-class Job:
-    """State of one run, the content of its checkpoint."""
-
-    round: int = 0  # completed rounds
-    state: State = field(default_factory=dict)  # without the job axis; empty before the first round
-    memory: SavedMemory = field(default_factory=dict)  # the clients' memory, as stored in a checkpoint
-    counters: Array = field(default_factory=lambda: np.zeros(len(COUNTERS), dtype=np.int64))
-    history: History = field(default_factory=History)  # metric -> value at every evaluated round
-    seconds: float = 0.0  # computation time, over all sessions
-    diverged: int | None = None  # the round in which the job diverged
-    model: Array | None = None  # the output, set when the job ends
-    certified: bool = False  # the relative gap is below the tolerance (problem/certificate.py)
-    clients: Array | None = None  # [S + 1, P], the last round's client models and their average (record_clients)
-    path: Snapshots = field(default_factory=dict)  # the model at a few rounds (record_path)
-    own: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # personal models: metric -> clients, values
-    missing: dict[int, tuple[str, ...]] = field(default_factory=dict)  # round -> sites without a response
-
-    @property
-    def ended(self) -> bool:
-        return self.model is not None
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Settings shared by all jobs of a stack."""
-
-    task: Task
-    problem: Problem
-    hparams: Hparams
-    seed: int
-    algorithm: Algorithm
-    record_clients: bool = False  # keep the client models of the last round
-    record_path: bool = False  # keep the model at a few rounds
-    clients: Callable[[Problem, Algorithm, Array, list[Path] | None], Clients] = LocalClients  # factory of the clients
-
-
-@dataclass(frozen=True)
-class Step:
-    """A round of the whole stack, not yet evaluated."""
-
-    done: int  # completed rounds, including this one
-    before: State
-    state: State
-    counters: Array  # [COUNTERS, J]
-    finite: Array  # [J], mask of the jobs whose state is finite
-
-    def take(self, jobs: Array) -> Step:
-        """Return the step restricted to the jobs of a mask [J]."""
-        before, state = ({name: values[jobs] for name, values in old.items()} for old in (self.before, self.state))
-        return Step(self.done, before, state, self.counters[:, jobs], self.finite[jobs])
 
 
 class Simulation:
@@ -120,10 +64,15 @@ class Simulation:
         self.setup = setup
         self.running = list(jobs)
         self.finished: list[Job] = []  # jobs that completed the last round, in the order of the stack
-        self.counters = np.array([job.counters for job in jobs]).T  # [COUNTERS, J], of the running jobs
         self._bind(varying)
         self.rounds = 1 if self.algorithm.one_shot else setup.hparams.last_round
         self.sampler = self._sampler()
+        self.schedule = None if self.sampler is None or setup.network.is_plain else setup.network.schedule(self.sampler)
+        self.columns = COUNTERS if self.schedule is None else (*COUNTERS, *self.schedule.columns)
+        self.counters = np.zeros((len(self.columns), len(jobs)), np.int64)  # of the running jobs; times in nanoseconds
+        if jobs[0].round:
+            self.counters = np.array([job.counters for job in jobs]).T
+        self._update_weights: dict[int, UpdateWeights] = {}  # by number of rounds
         self.snapshots: frozenset[int] = frozenset()
         if setup.record_path and self.algorithm.federated:
             self.snapshots = snapshot_rounds(self.rounds, setup.hparams.eval_every, setup.problem.layout.size)
@@ -172,16 +121,22 @@ class Simulation:
         return True
 
     def _step(self, done: int) -> Step:
-        cohort = None if self.sampler is None else self.sampler.cohort(done - 1)
-        result = self.clients.round(self.algorithm, self.state, cohort)
+        plan = self._plan(done - 1)
+        cohort = None if plan is None else plan.cohort
+        has_messages = cohort is None or len(cohort.clients) > 0
+        if has_messages:
+            result = self.clients.round(self.algorithm, self.state, cohort)
+        else:  # no client has responded: the model stays
+            result = Round(self.state, np.zeros(len(self.running), np.int64))
         finite = _finite_jobs(result.state)
         if self.setup.record_clients and done == self.rounds:
             self._store_client_models(result, cohort)
         if result.missing:
             for job in self.running:
                 job.missing[done] = result.missing
-        self.clients.update_memory(cohort, result, finite)  # jobs that diverge in this round keep their previous memory
-        before, self.state, self.counters = self.state, result.state, self._updated_counters(cohort, result)
+        if has_messages:
+            self.clients.update_memory(cohort, result, finite)  # jobs that diverge in this round keep their old memory
+        before, self.state, self.counters = self.state, result.state, self._updated_counters(plan, result)
         return Step(done, before, self.state, self.counters, finite)
 
     def _is_evaluated(self, done: int) -> bool:
@@ -251,10 +206,20 @@ class Simulation:
                 self.running[j].model = models[j].copy()
             self._keep(~converged)
 
-    def _updated_counters(self, cohort: Cohort | None, result: Round) -> Array:
-        """Return the counters [COUNTERS, J] after a round."""
-        counters = self.counters.copy()
-        for counter, count in zip(counters, (*self.algorithm.costs(cohort), result.dropped), strict=True):
+    def _plan(self, round_index: int) -> Plan | None:
+        """Return the clients of a round and its simulated time; None for an algorithm that samples none."""
+        if self.schedule is not None:
+            assert isinstance(self.algorithm, FederatedRound)
+            return self.schedule.plan(round_index, self.algorithm)
+        return None if self.sampler is None else Plan(self.sampler.cohort(round_index))
+
+    def _updated_counters(self, plan: Plan | None, result: Round) -> Array:
+        """Return the counters [columns, J] after a round."""
+        counters, cohort = self.counters.copy(), None if plan is None else plan.cohort
+        added = [*self.algorithm.costs(cohort), result.dropped]
+        if plan is not None and self.schedule is not None:
+            added += [plan.absent, plan.nanoseconds][: len(self.schedule.columns)]
+        for counter, count in zip(counters, added, strict=True):
             counter += count
         return counters
 
@@ -276,6 +241,19 @@ class Simulation:
         """Return the personal models [M, P] of a finished job; None if it diverged or the models are too large."""
         positions = [j for j, finished in enumerate(self.finished) if finished is job]
         return self.clients.own_models(self.algorithm, positions[0]) if positions else None
+
+    def update_weights(self, job: Job) -> UpdateWeights | None:
+        """Return the weights of clients in an ended job's updates; None if all sampled clients respond."""
+        if self.schedule is None or self.setup.network.is_reliable:
+            return None
+        assert isinstance(self.algorithm, FederatedRound)
+        if job.round not in self._update_weights:
+            weights, empty = self.setup.network.schedule(self.schedule.sampler).update_weights(
+                job.round, self.algorithm
+            )
+            biased = self.setup.network.is_biased(len(weights))
+            self._update_weights[job.round] = summarize_weights(weights, empty, job.round, biased)
+        return self._update_weights[job.round]
 
     def _store_client_models(self, result: Round, cohort: Cohort | None) -> None:
         if result.messages is not None and cohort is not None:
@@ -309,7 +287,7 @@ class Simulation:
             raise UserError("task: the initial objective overflows; rescale the data or reduce the regularization")
         metrics |= self._privacy_loss(start)
         for job in self.running:
-            job.history = History(("round", *metrics, *COUNTERS))
+            job.history = History(("round", *metrics, *self.columns))
         self._record(start, metrics)
 
     def _evaluate(self, steps: list[Step]) -> list[Metrics]:
@@ -336,7 +314,8 @@ class Simulation:
         if self.sampler is not None and self.algorithm.transform.protects_rows:
             noise = self.setup.task.preparation_noise
             participation = self.sampler.participation(step.done)._replace(preparation_noise=noise)
-        return self.algorithm.privacy_spent(step.done, sampled, step.counters[-1], evaluated, participation)
+        dropped = step.counters[len(COUNTERS) - 1]
+        return self.algorithm.privacy_spent(step.done, sampled, dropped, evaluated, participation)
 
     def _limits(self) -> Metrics:
         """Return the values [J] of the monitored metrics above which a job counts as diverged."""
@@ -359,7 +338,11 @@ class Simulation:
         if step.done in self.snapshots:
             for job, model in zip(self.running, self.algorithm.output(step.state), strict=True):
                 job.path[step.done] = as_snapshot(model)
-        columns = [values.tolist() for values in (*metrics.values(), *step.counters)]
+        counters = [
+            values / 1e9 if name == SIMULATED_SECONDS else values
+            for name, values in zip(self.columns, step.counters, strict=True)
+        ]
+        columns = [values.tolist() for values in (*metrics.values(), *counters)]
         rows = zip([step.done] * len(self.running), *columns, strict=True)
         for job, row in zip(self.running, rows, strict=True):
             job.history.rows.append(row)
@@ -369,7 +352,7 @@ class Simulation:
         expected = {name: (values.shape[1:], values.dtype) for name, values in self.state.items()}
         if {name: (values.shape, values.dtype) for name, values in job.state.items()} != expected:
             return "its arrays do not match this run"
-        if not 0 < job.round < self.rounds or job.counters.shape != (len(COUNTERS),):
+        if not 0 < job.round < self.rounds or job.counters.shape != (len(self.columns),):
             return "its round does not match this run"
         evaluated = [0, *range(self.setup.hparams.eval_every, job.round + 1, self.setup.hparams.eval_every)]
         if job.history.names != self.running[0].history.names or job.history["round"] != evaluated:

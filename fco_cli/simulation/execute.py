@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -22,10 +22,19 @@ from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import retry_after_losses
-from fco_cli.simulation.engine import BATCH_SECONDS, Job, Setup, Simulation
+from fco_cli.simulation.engine import BATCH_SECONDS, Simulation
 from fco_cli.simulation.evaluate import FEW_DIGITS, Verdict, evaluate_test, judge
-from fco_cli.simulation.memory import DamagedMemory, bytes_of_job
-from fco_cli.simulation.problems import Run, checked_problem_of, client_lr_of, setup_of, smoothness_for, varying_of
+from fco_cli.simulation.jobs import Job, Setup
+from fco_cli.simulation.memory import DamagedMemory
+from fco_cli.simulation.problems import (
+    Run,
+    bytes_per_job,
+    checked_problem_of,
+    client_lr_of,
+    setup_of,
+    smoothness_for,
+    varying_of,
+)
 from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record, finite, replace_folder
 from fco_cli.simulation.smoothness import larger_server_lr, warning_of_large_steps, why_diverged
@@ -178,14 +187,6 @@ def _log_start(run: Run, record: Record, smoothness: float | None, is_single: bo
             log.warning(warning)
 
 
-def bytes_per_job(run: Run, problem: Problem) -> int:
-    """Return the bytes that a job adds to its stack: states, temporaries, messages and client memory."""
-    size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
-    return run.method.peak_vectors(run.hparams.sampled(clients), clients, size) * size * itemsize + bytes_of_job(
-        clients, slot_count(run.method.client_arrays, size), size, itemsize
-    )
-
-
 def max_jobs_per_round(run: Run, problem: Problem, memory: int) -> int:
     """Return the largest number of jobs that fit into memory and, for remote clients, into one message."""
     most = max(1, memory // bytes_per_job(run, problem))
@@ -266,6 +267,9 @@ def _software(run: Run) -> dict[str, Any]:
 def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothness: float | None) -> Outcome:
     assert job.model is not None
     problem, verdict = simulation.setup.problem, _verdict(run, job, simulation, smoothness)
+    updates = simulation.update_weights(job)
+    if verdict is not None and updates is not None and updates.biased and not verdict.converged:
+        verdict = replace(verdict, advice=f"the updates weigh clients differently from the objective ({updates.line})")
     details = {
         "run_id": run.run_id,
         "identity": run.digests,
@@ -281,6 +285,7 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
         "smoothness": smoothness,
         **({"weighting": run.hparams.weighting} if "weighting" in run.algo.uses else {}),
         "convergence": None if verdict is None else verdict.as_json(),
+        **({} if updates is None else {"updates": asdict(updates)}),
         **_software(run),
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
@@ -288,8 +293,9 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
     result = record.finish(job, problem.layout, details, simulation.personal_models(job))
     if job.diverged is not None:
         record.note(why_diverged(result))
-    if verdict is not None:
-        record.note(verdict.line)
+    for line in (None if verdict is None else verdict.line, None if updates is None else updates.line):
+        if line is not None:
+            record.note(line)
     if run.force:
         replace_folder(run.folder, record.folder)
     return Outcome(run, result)

@@ -13,21 +13,25 @@ from typing import Protocol
 import numpy as np
 
 from fco_cli.algorithms import Algorithm, Varying
+from fco_cli.algorithms.arrays import slot_count
 from fco_cli.client_rate import relative
+from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array, stack_numbers
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.problem import Problem, TaskData
 from fco_cli.problem.regularizers import Regularizer
 from fco_cli.simulation.clients import Clients, LocalClients
-from fco_cli.simulation.engine import Setup
 from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.jobs import Setup
+from fco_cli.simulation.memory import bytes_of_job
 from fco_cli.simulation.smoothness import (
     automatic_rate,
     automatic_rate_of_mean,
     estimate_smoothness,
     smoothness_of_mean,
 )
+from fco_cli.simulation.systems.network import Network
 from fco_cli.tasks import Task
 
 
@@ -52,6 +56,10 @@ class Run(Protocol):
     @property
     def plugins(self) -> list[str]:
         """Files and modules that were loaded for this run."""
+
+    @property
+    def network(self) -> Network:
+        """The simulated network of a federated algorithm."""
 
     @property
     def is_remote(self) -> bool:
@@ -128,7 +136,19 @@ def checked_problem_of(run: Run) -> Problem:
     problem = problem_of(run)
     run.check_clients(problem.data.clients)
     run.check_batches(problem.data.sizes, problem.loss.client_loss is not None or problem.model.site_bias)
+    if run.algo.federated and not run.is_remote:
+        key = f"hparams.clients_per_round={run.hparams.clients_per_round}"
+        clients, weights = run.hparams.sampled(problem.data.clients), problem.layout.size
+        require_memory(f"{key}: a round of {clients:,} clients and {weights:,} weights", bytes_per_job(run, problem))
     return problem
+
+
+def bytes_per_job(run: Run, problem: Problem) -> int:
+    """Return the bytes that a job adds to its stack: states, temporaries, messages and client memory."""
+    size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
+    return run.method.peak_vectors(run.hparams.sampled(clients), clients, size) * size * itemsize + bytes_of_job(
+        clients, slot_count(run.method.client_arrays, size), size, itemsize
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -179,7 +199,9 @@ def client_lr_of(run: Run) -> float:
 def setup_of(run: Run, problem: Problem) -> Setup:
     """Return the setup shared by all runs of the run's stack."""
     record, clients = (run.record_clients, run.record_path), clients_factory(problem, run.hparams, run.seed)
-    return Setup(run.task, problem, run.hparams, run.seed, run.method, *record, clients)
+    if not isinstance(problem.data, RemoteRows):
+        clients = run.network.clients
+    return Setup(run.task, problem, run.hparams, run.seed, run.method, *record, clients, run.network)
 
 
 def clients_factory(problem: Problem, hparams: Hparams, seed: int) -> Callable[..., Clients]:

@@ -34,8 +34,8 @@ from fco_cli.errors import UserError
 from fco_cli.files import as_csv, lock, remove_parts, write_atomically
 from fco_cli.problem.layout import Array, Layout
 from fco_cli.results import Result, RunResult, check_complete, listed_files, read_result
-from fco_cli.simulation.engine import Job
 from fco_cli.simulation.evaluate import History
+from fco_cli.simulation.jobs import Job
 from fco_cli.simulation.memory import FILE
 from fco_cli.typed_files import BadRecord, Missing, Unreadable, read_npz
 

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,9 +23,9 @@ from fco_cli.errors import SweepFailed, UserError
 from fco_cli.files import as_yaml, write_atomically
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.simulation.display import COMPILING, TimeLeft, time_left
-from fco_cli.simulation.engine import Job, Simulation
-from fco_cli.simulation.execute import bytes_per_job
-from fco_cli.simulation.problems import problem_of, setup_of, varying_of
+from fco_cli.simulation.engine import Simulation
+from fco_cli.simulation.jobs import Job
+from fco_cli.simulation.problems import bytes_per_job, problem_of, setup_of, varying_of
 from fco_cli.simulation.process import Stop
 from fco_cli.simulation.record import Record
 from fco_cli.sweeps.backends import BACKENDS, Options, cores
@@ -64,8 +64,12 @@ class Sweep:
                 run.check_metrics(result["final"])
         self.missing = [run for run_id, run in self.unique.items() if run_id not in self.outcome.results]
 
-    def run(self, watcher: Watcher) -> None:
-        """Run the missing runs; raise UserError if all were refused, with the reason of the first."""
+    def run(self, watcher: Watcher, on_finished: Callable[[list[Path]], None] = lambda folders: None) -> None:
+        """Run the missing runs; raise UserError if all were refused, with the reason of the first.
+
+        `on_finished` is called with the records of finished runs, while others run.
+        """
+        on_finished(self.finished_folders)
         for result in self.outcome.results.values():
             watcher.add_finished(result["status"])
         with Stop() as stop:
@@ -75,6 +79,7 @@ class Sweep:
                 for part in results:
                     self.outcome.add(part)
                     self._save_hydra_output(part.results)  # now, while others run
+                    on_finished([self.unique[run_id].folder for run_id in part.results])
             stop.check()
         for text, count in self.outcome.warnings.values():
             log.warning(text if count == 1 else f"{text} ({count} such warnings)")
@@ -94,6 +99,11 @@ class Sweep:
                 config = as_yaml(replace_numbers(shared[id(job.shared)], job.numbers))
                 write_atomically(folder / "config.yaml", config.encode(), flush=False)
                 write_atomically(folder / "overrides.yaml", as_yaml(chosen).encode(), flush=False)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the experiments of the runs, or of their tasks if they belong to none."""
+        return {run.task.name if run.experiment is None else run.experiment.name for run in self.runs}
 
     @property
     def finished_folders(self) -> list[Path]:

@@ -14,8 +14,9 @@ from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem, TaskData
-from fco_cli.simulation.engine import Job, Setup, Simulation
+from fco_cli.simulation.engine import Simulation
 from fco_cli.simulation.hparams import Hparams
+from fco_cli.simulation.jobs import Job, Setup
 from fco_cli.simulation.smoothness import automatic_rate
 from fco_cli.tasks import Task
 from fco_cli.testing.problems import kernels_as_python, no_regularizer, run_checks

@@ -242,7 +242,11 @@ def _refers_to_numbers(config: DictConfig) -> bool:
 
 
 class FusedLauncher(Launcher):
-    """Launcher that passes all jobs to the task function's `sweep`, if it has one, and otherwise runs them in turn."""
+    """Launcher that passes all jobs to the task function's `sweep`, if it has one, and otherwise runs them in turn.
+
+    Jobs of a stack run together: Hydra's callbacks `on_job_start` are called for all jobs before the first one runs,
+    and `on_job_end` after the last one.
+    """
 
     def __init__(self, n_jobs: int | None, memory_mb: int, backend: str, address: str | None, **unknown: Any) -> None:
         self.unknown = unknown
@@ -261,7 +265,16 @@ class FusedLauncher(Launcher):
         sweep = getattr(self.task_function, "sweep", None)
         if sweep is None:
             return [self._run(composer.full(job), number) for number, job in enumerate(jobs, initial_job_idx)]
-        return self._fuse(sweep, list(self._compose(composer, jobs)), jobs)
+        has_callbacks = bool(self.config.hydra.get("callbacks"))
+        configs = [
+            self._numbered(composer.full(job), n) for n, job in enumerate(jobs, initial_job_idx) if has_callbacks
+        ]
+        for config in configs:
+            self.hydra_context.callbacks.on_job_start(config=config, task_function=self.task_function)
+        returns = self._fuse(sweep, list(self._compose(composer, jobs)), jobs)
+        for config, returned in zip(configs, returns, strict=False):
+            self.hydra_context.callbacks.on_job_end(config=config, job_return=returned)
+        return returns
 
     def _compose(self, composer: Composer, jobs: list[list[str]]) -> Iterator[tuple[JobConfig, DictConfig]]:
         """Yield all jobs; call the application's `expect` with the first job of every shared configuration."""
@@ -273,13 +286,18 @@ class FusedLauncher(Launcher):
                 expect(job, **self.options)
             yield job, full
 
-    def _run(self, config: DictConfig, number: int) -> JobReturn:
+    @staticmethod
+    def _numbered(config: DictConfig, number: int) -> DictConfig:
+        """Return the configuration of a job with its number in the sweep."""
         with open_dict(config):
             config.hydra.job.id, config.hydra.job.num = str(number), number
+        return config
+
+    def _run(self, config: DictConfig, number: int) -> JobReturn:
         return run_job(
             hydra_context=self.hydra_context,
             task_function=self.task_function,
-            config=config,
+            config=self._numbered(config, number),
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
         )

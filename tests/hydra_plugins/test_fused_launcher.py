@@ -189,6 +189,30 @@ def test_expect_is_called_for_every_shared_configuration_before_all_jobs_are_com
     assert story == [("fedmid", {"seed": 3}, 2), ("fedavg", {"seed": 3}, 2), 4]
 
 
+def test_callbacks_of_hydra_see_every_job_of_a_fused_sweep(tmp_path):
+    story = []
+
+    class Callbacks:
+        def on_job_start(self, config, task_function):
+            story.append(("start", config.hydra.job.num, config.seed, config.algo.name))
+
+        def on_job_end(self, config, job_return):
+            story.append(("end", config.hydra.job.num, job_return.return_value))
+
+    def application(config):
+        raise AssertionError("the jobs are run together")
+
+    application.sweep = lambda jobs, overrides, **options: [float(job.numbers["seed"]) for job in jobs]
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        texts = [f"output_dir={tmp_path}", "+hydra.callbacks.mine._target_=builtins.object"]
+        config = compose("config", overrides=texts, return_hydra_config=True)
+        launcher = FusedLauncher(n_jobs=2, memory_mb=1, backend="local", address=None)
+        context = HydraContext(config_loader=GlobalHydra.instance().hydra.config_loader, callbacks=Callbacks())
+        launcher.setup(hydra_context=context, task_function=application, config=config)
+        launcher.launch([["algo=fedmid", "seed=3"], ["algo=fedavg", "seed=4"]], 5)
+    assert story == [("start", 5, 3, "fedmid"), ("start", 6, 4, "fedavg"), ("end", 5, 3.0), ("end", 6, 4.0)]
+
+
 def test_a_sweep_that_cannot_write_its_folder_is_one_line(monkeypatch):
     with pytest.raises(HydraException, match=re.escape("output_dir: /dev/null cannot be written: ")):
         jobs_of({}, {}, ["seed=1"], Path("/dev/null"), monkeypatch)

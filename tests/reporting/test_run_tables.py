@@ -76,3 +76,15 @@ def test_rounds_table_repeats_the_columns_of_the_run(records):
     assert table["precision"].isna().tolist() == [True] * 4 + [False] * 2
     assert (table["hparams.rounds"] == 500).all()
     assert collect([]).rounds().empty
+
+
+def test_tables_of_rates_relative_to_the_data_can_be_written(records, tmp_path):
+    """A column of numbers and text, which Parquet does not have, becomes text; rounds are whole numbers."""
+    records.add(client_lr=0.5)
+    records.add(client_lr="auto", seed=1, smoothness=2.0, taken=0.5)
+    results = collect([records.root])
+    for table in (results.table(), results.rounds()):
+        assert sorted(set(table["hparams.client_lr"])) == ["0.5", "auto"]
+        assert set(table["client_lr"]) == {0.5}
+        table.to_parquet(tmp_path / "table.parquet")
+    assert results.rounds()["round"].dtype == "int64"

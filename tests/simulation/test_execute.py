@@ -125,3 +125,17 @@ def test_a_finished_run_on_a_read_only_disk_is_done(disk):
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     (outcome,) = execute([run], Silent(), Stop())
     assert outcome.was_done
+
+
+def test_a_round_that_does_not_fit_into_memory_is_refused_under_its_key(monkeypatch):
+    from fco_cli.errors import UserError
+    from fco_cli.simulation import problems
+
+    register()
+    with initialize_config_module("fco_cli.conf", version_base="1.3"):
+        run = Run.of(compose("config", overrides=["task.dimension=12", "task.ones=4", "task.clients=12"]))
+    monkeypatch.setattr(problems, "bytes_per_job", lambda run, problem: 2**60)
+    with pytest.raises(
+        UserError, match=r"hparams.clients_per_round=\d+: a round of \d+ clients and 13 weights would take"
+    ):
+        problems.checked_problem_of(run)

@@ -22,6 +22,7 @@ from fco_cli.reporting.records.select import EDGE, Cell, Choice, describe_spread
 from fco_cli.reporting.records.studies import RecordedStudy
 from fco_cli.reporting.style import MARKERS, OPTIMUM, PALETTE, algorithm_order, algorithm_style, metric_style
 from fco_cli.reporting.text import for_figure, printable
+from fco_cli.results import SIMULATED_SECONDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,15 +33,28 @@ if TYPE_CHECKING:
     from fco_cli.algorithms.base import Style
 
 ALGORITHM_COLUMNS = ("algo", "algo.name")
-SETTINGS = ("hparams.", "algo.", "regularizer.", "task.", "mirror.", "transform.", "federation.")
+SETTINGS = (
+    "hparams.", "algo.", "regularizer.", "task.", "mirror.", "transform.", "federation.",
+    "participation.", "time_model.", "aggregation.",
+)  # fmt: skip
 RATES = ("client_lr", "server_lr", "hparams.client_lr", "hparams.server_lr")
+X_LABELS = {
+    "rounds": "communication rounds",
+    "bytes": "sent, both ways (MB)",
+    "seconds": "simulated seconds",
+}  # by the option --x of fco-report
 MAX_LINES = 30
 WIDE = 20.0  # ratio of the largest to the smallest positive value above which an axis is logarithmic
 
 
 @styled
 def draw_panels(study: RecordedStudy, choices: dict[str, Choice], x: str = "rounds") -> Figure:
-    """Draw a panel per metric and a curve per algorithm at its best learning rates: median and range over seeds."""
+    """Draw a panel per metric and a curve per algorithm at its best learning rates: median and range over seeds.
+
+    A study without simulated seconds is drawn over its rounds.
+    """
+    if x == "seconds" and not any(SIMULATED_SECONDS in run.curves for run in study.runs):
+        x = "rounds"
     count = len(study.panels)
     rows, columns = ((count + 1) // 2, 2) if count > 1 else (1, 1)
     legend_height = 0.35 + 0.14 * ((len(choices) + 1) // 2)
@@ -61,7 +75,7 @@ def draw_panels(study: RecordedStudy, choices: dict[str, Choice], x: str = "roun
         axis.grid(alpha=0.25, linewidth=0.5)
     end_ticks(panels[0])
     for axis in [axis for i, axis in enumerate(panels[:count]) if i + columns >= count]:
-        axis.set_xlabel("communication rounds" if x == "rounds" else "sent, both ways (MB)")
+        axis.set_xlabel(X_LABELS[x])
     _legend(figure, choices)
     add_title(figure, study, describe_spread(study))
     return figure
@@ -77,21 +91,28 @@ def _draw_cell(axis: Axes, cell: Cell, metric: str, x: str, offset: float) -> No
     rounds, *values = cell.curve(metric)
     median, low, high = map(drawable, values)
     label = for_figure(style.label)
-    if cell.algo == OPTIMUM or (x == "bytes" and not cell.federated):  # only its final value can be shown
+    places = rounds if x == "rounds" else _places(cell, x, rounds)
+    if cell.algo == OPTIMUM or places is None:  # only its final value can be shown
         level = line_options(style) | {"linewidth": 0.9, "marker": ""}
         axis.axhline(median[-1], label=label, **level)
         return
-    if x == "bytes":
-        run = cell.runs[0]
-        rounds = run.megabytes[np.isin(run.curves["round"], rounds)]
     step = max(1, len(rounds) // 6)  # six markers, shifted between algorithms
-    axis.plot(rounds, median, label=label, markevery=(int(offset * step), step), **line_options(style))
+    axis.plot(places, median, label=label, markevery=(int(offset * step), step), **line_options(style))
     if len(cell.runs) == 1:
         quartiles = [cell.runs[0].curves.get(f"{metric}_{q}") for q in ("q25", "q75")]
         if quartiles[0] is None or quartiles[1] is None:
             return
         low, high = drawable(quartiles[0]), drawable(quartiles[1])  # over the clients of the `local` baseline
-    axis.fill_between(rounds, low, high, color=style.color, alpha=0.2, linewidth=0)
+    axis.fill_between(places, low, high, color=style.color, alpha=0.2, linewidth=0)
+
+
+def _places(cell: Cell, x: str, rounds: np.ndarray) -> np.ndarray | None:
+    """Return the positions of rounds on an axis of bytes or seconds, the median over the seeds; None if it has none."""
+    if not cell.federated or (x == "seconds" and not cell.has(SIMULATED_SECONDS)):
+        return None
+    columns = [run.megabytes if x == "bytes" else run.curves[SIMULATED_SECONDS] for run in cell.runs]
+    shared = [np.isin(run.curves["round"], rounds) for run in cell.runs]
+    return np.median([column[mask] for column, mask in zip(columns, shared, strict=True)], axis=0)
 
 
 def _legend(figure: Figure, choices: dict[str, Choice]) -> None:

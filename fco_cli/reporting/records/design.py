@@ -19,6 +19,7 @@ from fco_cli.help import options_of
 from fco_cli.reporting.records.runs import RecordedRun
 from fco_cli.reporting.records.studies import RecordedStudy
 from fco_cli.reporting.text import printable
+from fco_cli.results import NETWORK
 
 Rate = float | str | None  # a string for rates relative to the data, such as auto and 0.3/L
 PAPER = "paper"  # the profile at the paper's scale
@@ -66,7 +67,7 @@ def reason_undecided(study: RecordedStudy) -> str:
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    parts = {part: config[part] for part in ("task", "regularizer", "mirror", "transform", "hparams")}
+    parts = {part: config[part] for part in ("task", "regularizer", "mirror", "transform", "hparams", *NETWORK)}
     parts["experiment.select"] = config["experiment"]["select"]
     flat = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
     return {key: value for key, value in flat.items() if not key.endswith("_lr")}
@@ -84,7 +85,7 @@ def design_of(experiment: str, profile: str = PAPER) -> Design:
     for algo in params["algo"].split(","):
         grid = {**params, **(sweeper["grid_of"] or {}).get(algo, {})}
         pairs |= {(algo, *rates) for rates in _rates(experiment, algo, grid)}
-    parts = ("task", "regularizer", "mirror", "transform", "hparams", "experiment")
+    parts = ("task", "regularizer", "mirror", "transform", "hparams", *NETWORK, "experiment")
     own = {key: OmegaConf.to_container(config[key], resolve=True) for key in parts}
     return Design(frozenset(pairs), frozenset(range(config.seeds or 1)), _settings(own))
 

@@ -21,7 +21,7 @@ from fco_cli.client_rate import relative
 from fco_cli.errors import UserError
 from fco_cli.reporting.records.validation import is_number, read_yaml
 from fco_cli.reporting.text import printable
-from fco_cli.results import METRIC, Metric, Name, Positive, RunResult, Seed, read_result
+from fco_cli.results import METRIC, SIMULATED_SECONDS, Metric, Name, Positive, RunResult, Seed, read_result
 from fco_cli.typed_files import MEBIBYTE, BadRecord, converted, read_arrays, read_bounded
 
 if TYPE_CHECKING:
@@ -89,7 +89,19 @@ class RunConfig(msgspec.Struct):
     seed: Seed
     profile: Profile
     transform: Group = {}
+    participation: Group = {}
+    time_model: Group = {}
+    aggregation: Group = {}
     experiment: Experiment | None = None
+
+
+# Groups that older records do not have.
+OLDER: dict[str, Any] = {
+    "transform": {"name": "none"},
+    "participation": {"name": "uniform"},
+    "time_model": {"name": "none"},
+    "aggregation": {"name": "synchronous", "deadline": None},
+}
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,11 @@ class RecordedRun:
             raise BadRecord("clients.npz: must hold the models of at least one client and their average")
         return models
 
+    @property
+    def has_times(self) -> bool:
+        """True if the run has simulated seconds."""
+        return SIMULATED_SECONDS in self.curves
+
     @cached_property
     def megabytes(self) -> np.ndarray:
         """Megabytes sent in both directions up to each evaluated round."""
@@ -218,7 +235,7 @@ def read_record(folder: Path) -> RecordedRun:
     if not os.path.lexists(folder / "result.json"):
         raise BadRecord("unfinished: no result.json")
     result = read_result(folder, RunResult)
-    config = {"transform": {"name": "none"}} | read_yaml(folder / "config.yaml")  # older records have none
+    config = OLDER | read_yaml(folder / "config.yaml")
     converted(config, RunConfig, "config.yaml")
     rates = [name for name in ("client_lr", "server_lr") if name in result["uses"]]
     for name in rates:
@@ -305,7 +322,7 @@ def runs_table(studies: Iterable[RecordedStudy]) -> pd.DataFrame:
     """Return a row per run: identity, status, final metrics and configuration under dotted names."""
     import pandas as pd
 
-    return pd.DataFrame([_row(study, run, run.final) for study, run in _distinct_runs(studies)])
+    return _uniform(pd.DataFrame([_row(study, run, run.final) for study, run in _distinct_runs(studies)]))
 
 
 def rounds_table(studies: Iterable[RecordedStudy]) -> pd.DataFrame:
@@ -315,12 +332,27 @@ def rounds_table(studies: Iterable[RecordedStudy]) -> pd.DataFrame:
     pairs = list(_distinct_runs(studies))
     curves = [run.curves for _, run in pairs]
     lengths = [len(curve["round"]) for curve in curves]
-    rows = pd.DataFrame([_row(study, run, {}) for study, run in pairs])
+    rows = _uniform(pd.DataFrame([_row(study, run, {}) for study, run in pairs]))
     metrics = {
         name: np.concatenate([curve.get(name, np.full(n, np.nan)) for curve, n in zip(curves, lengths, strict=True)])
         for name in dict.fromkeys(name for curve in curves for name in curve)
     }
+    if "round" in metrics:
+        metrics["round"] = metrics["round"].astype(np.int64)
     return rows.loc[rows.index.repeat(lengths)].reset_index(drop=True).assign(**metrics)
+
+
+def _uniform(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with columns of one type: numbers beside text, such as a rate and `auto`, become text."""
+
+    def kind(value: object) -> type:
+        return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+    for name in table.select_dtypes(object):
+        column = table[name]
+        if len({kind(value) for value in column.dropna()}) > 1:
+            table[name] = column.map(str, na_action="ignore")
+    return table
 
 
 def _distinct_runs(studies: Iterable[RecordedStudy]) -> list[tuple[RecordedStudy, RecordedRun]]:

@@ -24,6 +24,7 @@ from fco_cli.reporting.records.runs import (
 from fco_cli.reporting.records.table1 import RecordedTable1
 from fco_cli.reporting.style import OPTIMUM, algorithm_order, metric_style
 from fco_cli.reporting.text import printable
+from fco_cli.results import NETWORK
 from fco_cli.typed_files import BadRecord
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def _keep_newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[t
     newest: dict[str, RecordedRun] = {}
     older = []
     parts = (
-        "task", "algo", "regularizer", "mirror", "transform", "hparams",
+        "task", "algo", "regularizer", "mirror", "transform", "hparams", *NETWORK,
         "seed", "experiment", "profile", "record_clients",
     )  # fmt: skip
     for run in sorted(runs, key=lambda run: (run.finished_at, str(run.folder))):
@@ -289,9 +290,12 @@ def _experiment(run: RecordedRun) -> dict[str, Any]:
 
 
 def _shared_settings(run: RecordedRun) -> str:
-    """Return the hyperparameters (except learning rates) and the transform as text; all runs of a study share them."""
+    """Return the hyperparameters without learning rates, the transform and the simulated network as text.
+
+    All runs of a study share them.
+    """
     hparams = {key: value for key, value in run.config["hparams"].items() if not key.endswith("_lr")}
-    return json.dumps([hparams, run.config["transform"]], sort_keys=True)
+    return json.dumps([hparams, *(run.config[part] for part in ("transform", *NETWORK))], sort_keys=True)
 
 
 def _set_slugs(studies: list[RecordedStudy]) -> None:
@@ -318,7 +322,7 @@ def _set_slugs(studies: list[RecordedStudy]) -> None:
 def settings_of(study: RecordedStudy) -> dict[str, Any]:
     """Return the settings of a study under dotted names, without learning rates."""
     config = study.runs[0].config
-    sections = ("task", "regularizer", "mirror", "transform", "hparams")
+    sections = ("task", "regularizer", "mirror", "transform", "hparams", *NETWORK)
     flat = {f"{part}.{key}": value for part in sections for key, value in config[part].items()}
     return {key: value for key, value in flat.items() if not key.endswith("_lr")}
 
