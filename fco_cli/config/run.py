@@ -131,7 +131,7 @@ class Run:
         for key, schema in cls.settings.items():
             is_valid = OmegaConf.get_type(config, key) is schema
             require(is_valid, key, config[key], f"null: experiment={key} brings it")
-            own[key] = _typed(config, key)
+            own[key] = typed_group(config, key)
         return own
 
     def own_identity(self) -> dict[str, Any]:
