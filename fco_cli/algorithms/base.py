@@ -126,6 +126,11 @@ class Algorithm(ABC):
     def check_participation(self, sampled: int, clients: int) -> None:  # noqa: B027
         """Raise UserError if the number of clients per round is not supported."""
 
+    @property
+    def rounds_per_cohort(self) -> int:
+        """Number of successive rounds with the same cohort."""
+        return 1
+
     @abstractmethod
     def initial_state(self, w: Array) -> State:
         """Return the server's state before the first round, for initial models w [J, P]."""

@@ -65,13 +65,14 @@ class Sampler:
         pace: LocalSteps = "epochs",
         shares: Array | None = None,
         sample_rows: bool = False,
+        rounds_per_cohort: int = 1,
     ) -> None:
         """Set up the sampler; `shares` replaces the client weights, proportional to p_m, if rows are weighted.
 
         If `sample_rows`, batches are Poisson samples of a client's rows instead of parts of shuffled epochs.
         """
         self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
-        self.sample_rows = sample_rows
+        self.sample_rows, self.rounds_per_cohort = sample_rows, rounds_per_cohort
         self.batching = hparams.batch_size, hparams.local_epochs, hparams.last_batch
         self.steps = local_steps_of(sizes, *self.batching)  # K of every client: [M]
         if shares is None:
@@ -121,7 +122,9 @@ class Sampler:
         return Participation(rounds_of, steps_of, np.minimum(1, self.hparams.batch_size / self.sizes))
 
     def _clients(self, round_index: int) -> Array:
-        return self.stream.at(round_index).choice(len(self.sizes), self.sampled, replace=False)
+        return self.stream.at(round_index // self.rounds_per_cohort).choice(
+            len(self.sizes), self.sampled, replace=False
+        )
 
     def _common_steps(self, round_index: int) -> int | None:
         """Return the number of local steps of every client; None if each takes the steps of its epochs."""

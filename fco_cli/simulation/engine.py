@@ -148,7 +148,8 @@ class Simulation:
         if self.algorithm.federated:
             shares = data.shares(setup.hparams.weighting)
             pace, sample_rows = self.algorithm.local_step_rule, self.algorithm.transform.protects_rows
-            return Sampler(data.sizes, setup.hparams, setup.seed, pace, shares, sample_rows)
+            kept = self.algorithm.rounds_per_cohort
+            return Sampler(data.sizes, setup.hparams, setup.seed, pace, shares, sample_rows, kept)
         if not (batch := self.algorithm.pooled_batch):
             return None
         pooled = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
