@@ -152,6 +152,14 @@ class Algorithm(ABC):
     def output(self, state: State) -> Array:
         """Return the model w [J, P], or [J, M, P] if the state holds one model per client."""
 
+    def state_metrics(self, state: State) -> dict[str, Array]:
+        """Return the method's own metrics of a state, each [J]."""
+        return {}
+
+    def contents(self) -> dict[str, str]:
+        """Return the digests of the files in the options, by option."""
+        return {}
+
     def costs(self, cohort: Cohort | None) -> Costs:
         """Return the costs of one round."""
         return Costs()

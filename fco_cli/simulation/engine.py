@@ -321,6 +321,8 @@ class Simulation:
         models = np.concatenate([self.algorithm.output(step.state) for step in evaluated])
         numbers = np.tile(self.varying.psi, len(evaluated)).view(np.recarray)
         metrics = evaluate(self.setup.task, self.setup.problem, models, numbers)
+        own = [self.algorithm.state_metrics(step.state) for step in evaluated]
+        metrics |= {name: np.concatenate([values[name] for values in own]) for name in own[0]}
         if self.algorithm.personal:
             metrics |= summarize_own(self.clients.own_metrics(self.algorithm, self.state))
         rows = {name: iter(values.reshape(len(evaluated), -1)) for name, values in metrics.items()}
