@@ -67,8 +67,7 @@ def test_a_missing_operation_is_found_in_the_text(load, tmp_path):
         outer(np.ones(3))
 
 
-def test_other_errors_are_unchanged(load):
-    assert load()(np.ones(3)) == 1
+def test_other_errors_are_unchanged():
     assert explain(double, ZeroDivisionError("division by zero")) is None
     in_the_package = f"Unknown attribute 'shape' of type int64\nDuring: typing at {PACKAGE}/kernels/compiled.py (5)"
     assert explain(double, TypingError(in_the_package)) is None
