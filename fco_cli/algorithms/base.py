@@ -126,6 +126,11 @@ class Algorithm(ABC):
     def check_participation(self, sampled: int, clients: int) -> None:  # noqa: B027
         """Raise UserError if the number of clients per round is not supported."""
 
+    @property
+    def rounds_per_cohort(self) -> int:
+        """Number of successive rounds with the same cohort."""
+        return 1
+
     @abstractmethod
     def initial_state(self, w: Array) -> State:
         """Return the server's state before the first round, for initial models w [J, P]."""
@@ -146,6 +151,14 @@ class Algorithm(ABC):
     @abstractmethod
     def output(self, state: State) -> Array:
         """Return the model w [J, P], or [J, M, P] if the state holds one model per client."""
+
+    def state_metrics(self, state: State) -> dict[str, Array]:
+        """Return the method's own metrics of a state, each [J]."""
+        return {}
+
+    def contents(self) -> dict[str, str]:
+        """Return the digests of the files in the options, by option."""
+        return {}
 
     def costs(self, cohort: Cohort | None) -> Costs:
         """Return the costs of one round."""

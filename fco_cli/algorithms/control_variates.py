@@ -6,6 +6,7 @@ psi acts. With full gradients all but scaffold_osp are exact, for any cohorts an
 
 Scaffnew (ProxSkip: Mishchenko et al., 2022, Algorithm 2): communication with probability p after every local step.
 Extended with psi at the server: ProxSkip allows any convex function in its prox, here consensus plus psi.
+With sampled clients it is a randomized block-coordinate method, derived here; for K = 1 proximal MISO (Mairal, 2015).
 
 Ditto (Li, Hu, Beirami and Smith, 2021): a shared model w and a personal model v_m per client, extended with psi. The
 shared model is bitwise equal to that of `zhj`. The personal model v_m converges to the minimum of
@@ -237,6 +238,19 @@ class Scaffnew(Federated):
 
     def output(self, state: State) -> Array:
         return state["w"]
+
+
+@dataclass(kw_only=True)
+class ScaffnewSampled(Scaffnew):
+    """Scaffnew with sampled clients: only the u_m of the cohort change, and the model uses those of all clients.
+
+    A client outside of the cohort keeps u_m, not h_m: its next h_m = (p / eta_c) (w - u_m) is that of the model it then
+    receives. With full participation the rounds are those of Scaffnew.
+    """
+
+    name: str = "scaffnew_sampled"
+    style = Style("Scaffnew, sampled", "#AA4499", "h", (5, 1), family="control variates")
+    full_participation = False
 
 
 shared_steps = Zhj.local_steps

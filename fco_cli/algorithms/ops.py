@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fco_cli.algorithms import numba_backend
+import numpy as np
+
+from fco_cli.algorithms import numba_backend, triangle_operations
 from fco_cli.kernels.compiled import Kernel
 
 
@@ -185,6 +187,46 @@ def assign_curvature_of(triangle, gradient, value, query, columns, batches):
 def assign_loss(value, w, fraction, step, batches):
     """value <- mean loss over the client's rows at w + fraction * step, for one fraction."""
     value[:] = batches.loss(w + fraction * step)
+
+
+# Symmetric matrices: arrays `Symmetric` [slots, J, P] with the upper triangle of all P columns
+
+
+@compiled_as(triangle_operations.add_triangle)
+def add_triangle(target, source):
+    """target <- target + source."""
+    target += source
+
+
+@compiled_as(triangle_operations.subtract_triangle)
+def subtract_triangle(target, source):
+    """target <- target - source."""
+    target -= source
+
+
+@compiled_as(triangle_operations.assign_triangle_norm)
+def assign_triangle_norm(value, triangle):
+    """value [J] <- Frobenius norms of the matrices."""
+    size = triangle.shape[2]
+    rows, columns = np.triu_indices(size)
+    for j, entries in enumerate(triangle.swapaxes(0, 1).reshape(len(value), -1)[:, : len(rows)]):
+        value[j] = np.sqrt((np.where(rows == columns, 1, 2) * entries**2).sum())
+
+
+@compiled_as(triangle_operations.keep_largest_of_triangle)
+def keep_largest_of_triangle(triangle, share):
+    """Set the entries to 0 except for those of largest magnitude: the given share [J], at least one.
+
+    Of equal magnitudes the first are kept.
+    """
+    size = triangle.shape[2]
+    count = size * (size + 1) // 2
+    for j in range(triangle.shape[1]):
+        entries = triangle[:, j].ravel()
+        kept = max(1, int(share[j] * count + 0.5))
+        dropped = np.argsort(-np.abs(entries[:count]), kind="stable")[kept:]
+        entries[dropped] = np.where(np.isfinite(entries[dropped]), 0, entries[dropped])
+        triangle[:, j] = entries.reshape(-1, size)
 
 
 # The mirror map h and the regularizer psi

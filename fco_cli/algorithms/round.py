@@ -90,6 +90,11 @@ class FederatedRound(Algorithm):
         """Return the model for a client's final array [J, P], broadcast[0] plus sent[0], after `steps` local steps."""
         return end
 
+    @property
+    def bytes_saved(self) -> int | Array:
+        """Bytes that the method itself saves in a client's message by compression; [J] if it differs between jobs."""
+        return 0
+
     # Helpers for server steps.
 
     def _server_update(self, s: Array, delta: Array) -> Array:
@@ -363,6 +368,7 @@ class FederatedRound(Algorithm):
         others = sum(isinstance(array, Scalar) for array in self.sent)
         others -= sum(array.padding(size) for array in self.sent if isinstance(array, Symmetric))
         bytes_up = up * self.transform.bytes_of(size, itemsize, self._transform_numbers) + others * itemsize
+        bytes_up = bytes_up - self.bytes_saved
         return up, down, bytes_up, down * size * itemsize
 
     def client_gradients(self, cohort: Cohort) -> Array:

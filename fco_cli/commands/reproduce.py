@@ -14,7 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fco_cli.commands.shell import Parser, exit_with_message, handle_version_and_help, one_line_errors
+from fco_cli.commands.shell import (
+    Parser,
+    exit_with_message,
+    handle_version_and_help,
+    one_line_errors,
+    register_plugins,
+)
 from fco_cli.errors import UserError
 from fco_cli.help import options_of
 from fco_cli.simulation.process import SIGNALS
@@ -94,9 +100,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--profile", choices=options_of("profile"), default="paper")
     parser.add_argument("--leaderboard", action="store_true", help="run the experiments that compare all methods")
-    parser.add_argument("--algo", default="", help="run only this method; the report includes all existing records")
+    only = "run only this method, which may be one of FCO_PLUGINS; the report includes all existing records"
+    parser.add_argument("--algo", default="", help=only)
     parser.add_argument("--download", action="store_true", help="download missing data instead of skipping experiments")
     options = parser.parse_args(arguments)
+    if options.algo and options.algo not in options_of("algo"):
+        register_plugins()
     if options.algo and options.algo not in options_of("algo"):
         exit_with_message(
             "fco-reproduce", 2, f"--algo: got {options.algo}, must be one of {', '.join(options_of('algo'))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from fco_cli.commands.shell import (
     handle_version_and_help,
     one_line_errors,
     print_line,
+    register_plugins,
     run_hydra,
     table_console,
 )
@@ -41,13 +43,22 @@ def program() -> None:
 
 def main() -> None:
     """Run the command line and close connections to sites."""
-    if handle_version_and_help(help_text):
+    if handle_version_and_help(_help):
         return
     try:
         run_hydra("fco-run", run, sweep, expect)
     finally:
         if settings := sys.modules.get("fco_cli.federation.settings"):
             settings.close_connection()
+
+
+def _help() -> str:
+    """Return the help text, with the options of the plug-ins given by `plugins` or FCO_PLUGINS."""
+    from fco_cli.plugins import OVERRIDE, VARIABLE
+
+    if os.environ.get(VARIABLE) or any(OVERRIDE.match(argument) for argument in sys.argv[1:]):
+        register_plugins(sys.argv[1:])
+    return help_text()
 
 
 def run(config: DictConfig) -> float:

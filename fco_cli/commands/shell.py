@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -53,6 +53,15 @@ def handle_version_and_help(help_text: Callable[[], str] | None = None) -> bool:
     else:
         return False
     return True
+
+
+def register_plugins(overrides: Sequence[str] = ()) -> None:
+    """Load the plug-ins of the overrides, of FCO_PLUGINS and of installed packages, and register their options."""
+    from fco_cli.config import register
+    from fco_cli.plugins import load_plugins
+
+    load_plugins(overrides)
+    register()
 
 
 def run_hydra(

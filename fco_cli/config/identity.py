@@ -51,7 +51,7 @@ def identity_of(run: Run) -> Identity:
     if run.task.model.name != "auto":
         data["model"] = run.task.model.identity() | code_of(run.task.model, unused)
     kind = {"mirror": described(run.mirror), "weighting": run.hparams.weighting}
-    psi, algo = described(run.regularizer), described(run.algo)
+    psi, algo = described(run.regularizer), described(run.algo) | run.algo.contents()
     # A run that records client models or snapshots needs another record than one without.
     extra: dict[str, Any] = {key: True for key in ("record_clients", "record_path") if getattr(run, key)}
     if (noise := run.federation.noise) is not None:

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from fco_cli.code_digest import content_of, global_names
+from fco_cli.errors import UserError
+from fco_cli.kernels.diagnostics import explain
 
 # Reassociation allows vectorized sums. NaN and infinity keep their meaning: they indicate divergence.
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
@@ -206,10 +208,15 @@ class Kernel:
         if _numba().config.DISABLE_JIT:
             with np.errstate(all="ignore"):  # compiled code does not warn either
                 return self.uncompiled(*arguments)
-        if self.parallel:
-            with _PARALLEL_LOCK:
-                return self.function(*arguments)
-        return self.function(*arguments)
+        try:
+            if self.parallel:
+                with _PARALLEL_LOCK:
+                    return self.function(*arguments)
+            return self.function(*arguments)
+        except Exception as problem:
+            if message := explain(self, problem):
+                raise UserError(message) from problem
+            raise
 
 
 def kernel(python: Callable[..., Any]) -> Kernel:

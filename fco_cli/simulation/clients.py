@@ -65,13 +65,14 @@ class Sampler:
         pace: LocalSteps = "epochs",
         shares: Array | None = None,
         sample_rows: bool = False,
+        rounds_per_cohort: int = 1,
     ) -> None:
         """Set up the sampler; `shares` replaces the client weights, proportional to p_m, if rows are weighted.
 
         If `sample_rows`, batches are Poisson samples of a client's rows instead of parts of shuffled epochs.
         """
         self.sizes, self.hparams, self.seed, self.pace = sizes, hparams, seed, pace
-        self.sample_rows = sample_rows
+        self.sample_rows, self.rounds_per_cohort = sample_rows, rounds_per_cohort
         self.batching = hparams.batch_size, hparams.local_epochs, hparams.last_batch
         self.steps = local_steps_of(sizes, *self.batching)  # K of every client: [M]
         if shares is None:
@@ -128,7 +129,7 @@ class Sampler:
 
     def draw(self, round_index: int, available: Array | None = None) -> Array:
         """Draw clients uniformly without replacement, from all or from the available ones, of whom there may be few."""
-        random = self.stream.at(round_index)
+        random = self.stream.at(round_index // self.rounds_per_cohort)
         if available is None:
             return random.choice(len(self.sizes), self.sampled, replace=False)
         return random.choice(available, min(self.sampled, len(available)), replace=False)

@@ -26,6 +26,7 @@ from fco_cli.simulation.evaluate import (
     History,
     Metrics,
     as_snapshot,
+    concatenate,
     evaluate,
     is_gap_due,
     residual_threshold,
@@ -93,12 +94,12 @@ class Simulation:
 
     def _sampler(self) -> Sampler | None:
         """Return the sampler of clients and batches; None for a baseline that uses all rows in every step."""
-        setup, data = self.setup, self.setup.problem.data
-        if self.algorithm.federated:
-            shares = data.shares(setup.hparams.weighting)
-            pace, sample_rows = self.algorithm.local_step_rule, self.algorithm.transform.protects_rows
-            return Sampler(data.sizes, setup.hparams, setup.seed, pace, shares, sample_rows)
-        if not (batch := self.algorithm.pooled_batch):
+        setup, data, method = self.setup, self.setup.problem.data, self.algorithm
+        if method.federated:
+            shares, sample_rows = data.shares(setup.hparams.weighting), method.transform.protects_rows
+            sampled = method.local_step_rule, shares, sample_rows, method.rounds_per_cohort
+            return Sampler(data.sizes, setup.hparams, setup.seed, *sampled)
+        if not (batch := method.pooled_batch):
             return None
         pooled = replace(setup.hparams, clients_per_round=1, batch_size=batch, local_epochs=1, last_batch="keep")
         return Sampler(data.sizes.sum(keepdims=True), pooled, setup.seed)
@@ -296,15 +297,14 @@ class Simulation:
         if not evaluated:
             return [{} for _ in steps]
         models = np.concatenate([self.algorithm.output(step.state) for step in evaluated])
-        numbers = np.tile(self.varying.psi, len(evaluated)).view(np.recarray)
-        metrics = evaluate(self.setup.task, self.setup.problem, models, numbers)
+        psi = np.tile(self.varying.psi, len(evaluated)).view(np.recarray)
+        metrics = evaluate(self.setup.task, self.setup.problem, models, psi)
+        metrics |= concatenate([self.algorithm.state_metrics(step.state) for step in evaluated])
         if self.algorithm.personal:
             metrics |= summarize_own(self.clients.own_metrics(self.algorithm, self.state))
         rows = {name: iter(values.reshape(len(evaluated), -1)) for name, values in metrics.items()}
-        return [
-            {name: next(values) for name, values in rows.items()} if self._is_evaluated(step.done) else {}
-            for step in steps
-        ]
+        is_evaluated = [self._is_evaluated(step.done) for step in steps]
+        return [{name: next(values) for name, values in rows.items()} if one else {} for one in is_evaluated]
 
     def _privacy_loss(self, step: Step) -> Metrics:
         """Return the privacy loss of all messages up to a step, if the algorithm's transform bounds it."""

@@ -71,6 +71,11 @@ def _evaluate(task: Task, problem: Problem, w: Array, numbers: Numbers) -> Metri
     return metrics | task.metrics(problem, w)
 
 
+def concatenate(parts: Sequence[Metrics]) -> Metrics:
+    """Return the metrics of several evaluations of the same jobs, one after the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def evaluate_test(task: Task, problem: Problem, model: Array) -> dict[str, float]:
     """Return the metrics of a final model [P] on the test rows; the median for the local baseline's models [M, P]."""
     if problem.test is None:

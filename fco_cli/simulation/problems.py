@@ -181,8 +181,10 @@ def smoothness_for(run: Run, problem: Problem) -> float | None:
 
 
 def _batch_size(run: Run) -> int:
-    """Return the batch size; 0 for a baseline that uses all rows in every step."""
-    return run.hparams.batch_size if run.algo.federated else run.algo.pooled_batch
+    """Return the batch size; 0 for a method that uses all rows in every step."""
+    if not run.algo.federated:
+        return run.algo.pooled_batch
+    return run.hparams.batch_size if "batch_size" in run.algo.uses else 0
 
 
 def client_lr_of(run: Run) -> float:

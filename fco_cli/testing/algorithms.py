@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fco_cli.algorithms import Varying
-from fco_cli.algorithms.arrays import Scalar, slot_count
+from fco_cli.algorithms.arrays import Scalar, Symmetric, slot_count
 from fco_cli.algorithms.numpy_backend import numpy_clients
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.problem.layout import Array, stack_numbers
@@ -110,7 +110,9 @@ def check_declarations(kind: Kind) -> None:
     vectors = [sum(a.slots(size) for a in b if not isinstance(a, Scalar)) for b in (bound.sent, bound.broadcast)]
     assert (costs.vectors_up, costs.vectors_down) == (clients * vectors[0], clients * vectors[1])
     scalars = sum(isinstance(array, Scalar) for array in bound.sent)
-    assert costs.bytes_up == (costs.vectors_up * size + clients * scalars) * w.itemsize
+    dense, padding = clients * scalars, sum(a.padding(size) for a in bound.sent if isinstance(a, Symmetric))
+    dense += costs.vectors_up * size - clients * padding
+    assert np.all(costs.bytes_up + clients * bound.bytes_saved == dense * w.itemsize)
 
 
 def check_inputs_are_unchanged(kind: Kind) -> None:

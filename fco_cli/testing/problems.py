@@ -129,7 +129,8 @@ def make_cohorts(algorithm: Any, problem: Problem, rounds: int, sampled: int | N
     """Return the cohorts of the first rounds; all clients participate unless `sampled` is given and supported."""
     count = problem.data.clients if sampled is None or algorithm.full_participation else sampled
     hparams = Hparams(0.05, 0.7, rounds, count, batch_size=3, local_epochs=1)
-    sampler = Sampler(problem.data.sizes, hparams, seed=0, pace=algorithm.local_step_rule)
+    pace, kept = algorithm.local_step_rule, algorithm.rounds_per_cohort
+    sampler = Sampler(problem.data.sizes, hparams, seed=0, pace=pace, rounds_per_cohort=kept)
     return [sampler.cohort(r) for r in range(rounds)]
 
 

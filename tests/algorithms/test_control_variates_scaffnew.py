@@ -9,6 +9,7 @@ import pytest
 
 from fco_cli.errors import UserError
 from fco_cli.problem.mirror_maps import Entropy
+from fco_cli.simulation.clients import Sampler
 from fco_cli.simulation.memory import ProcessMemory
 
 SIZES = (7, 4, 9)
@@ -153,3 +154,94 @@ def test_declarations(problem, draw, make_algorithm):
     made = algorithm.round(algorithm.initial_state(np.zeros((1, 3))), cohort, np.zeros((3, 1, 1, 3)))
     models = algorithm.client_models(algorithm.initial_state(np.zeros((1, 3))), made, cohort)
     np.testing.assert_array_equal(models[:-1], made.memory[:, 0])  # since u_m = w_0 = 0
+
+
+# Sampled clients.
+
+
+def sampled_cohorts(problem, make_hparams, steps, rounds, sampled):
+    """Return cohorts of full gradients with K = `steps` for every client."""
+    hparams = make_hparams(clients_per_round=sampled, batch_size=9, local_epochs=steps, weighting=problem.weighting)
+    sampler = Sampler(problem.data.sizes, hparams, 0, "equal", problem.weights)
+    return [sampler.cohort(r) for r in range(rounds)]
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_sampled_scaffnew_against_a_listing(
+    weighting, make_problem, regularizer, make_hparams, make_algorithm, drive, l1_prox, client_gradient
+):
+    """A table of u_m of all clients; h_m = (w - u_m) / (eta_c K) of the current model."""
+    problem = make_problem(regularizer("l1", strength=STRENGTH), sizes=SIZES, features=2, weighting=weighting)
+    cohorts, prox = sampled_cohorts(problem, make_hparams, 3, 10, 2), l1_prox(STRENGTH)
+    u, w, expected = np.zeros((3, 3)), np.zeros(3), []
+    for cohort in cohorts:
+        for m in cohort.clients:
+            y, h = w.copy(), (w - u[m]) / (0.05 * 3)
+            for _ in range(3):
+                y = y - 0.05 * (client_gradient(problem, m, y) - h)
+            u[m] = y - 0.05 * 3 * h
+        w = prox(problem.weights @ u, 0.05 * 3)
+        expected.append(w)
+    models = drive(make_algorithm("scaffnew_sampled", problem, 0.05), cohorts)[0]
+    np.testing.assert_allclose(np.array(models)[:, 0], expected, rtol=1e-11, atol=1e-12)
+
+
+def test_sampled_scaffnew_with_one_step_is_proximal_miso(
+    problem, make_hparams, make_algorithm, drive, l1_prox, client_gradient
+):
+    """w = prox(mean of (v_m - eta_c grad F_m(v_m))), where v_m is the last model that client m received."""
+    cohorts = sampled_cohorts(problem, make_hparams, 1, 12, 1)
+    table, w, expected = np.zeros((3, 3)), np.zeros(3), []
+    for cohort in cohorts:
+        (m,) = cohort.clients
+        table[m] = w - 0.05 * client_gradient(problem, m, w)
+        w = l1_prox(STRENGTH)(table.mean(axis=0), 0.05)
+        expected.append(w)
+    models = drive(make_algorithm("scaffnew_sampled", problem, 0.05), cohorts)[0]
+    np.testing.assert_allclose(np.array(models)[:, 0], expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("coin", [False, True])
+def test_with_full_participation_sampled_scaffnew_is_scaffnew(coin, problem, draw, make_algorithm, drive):
+    cohorts = draw(6, coin)
+    models = [
+        drive(make_algorithm(name, problem, 0.05, coin=coin), cohorts)[0] for name in ("scaffnew", "scaffnew_sampled")
+    ]
+    np.testing.assert_array_equal(*models)
+
+
+def test_the_published_average_over_a_cohort_is_not_exact(
+    problem, make_hparams, make_algorithm, drive, solution, l1_prox, client_gradient
+):
+    """Scaffnew that averages u_m over the cohort, and keeps h_m of the others, does not converge; this one does."""
+    optimum, largest = solution(problem, l1_prox(STRENGTH))
+    eta, prox = 0.5 / largest, l1_prox(STRENGTH)
+    cohorts = sampled_cohorts(problem, make_hparams, 3, 150, 2)
+    w, h = np.zeros(3), np.zeros((3, 3))
+    for cohort in cohorts:
+        ends = {}
+        for m in cohort.clients:
+            y = w.copy()
+            for _ in range(3):
+                y = y - eta * (client_gradient(problem, m, y) - h[m])
+            ends[m] = y
+        w = prox(np.mean([y - 3 * eta * h[m] for m, y in ends.items()], axis=0), 3 * eta)
+        for m, y in ends.items():
+            h[m] = h[m] + (w - y) / (3 * eta)
+    models = drive(make_algorithm("scaffnew_sampled", problem, eta), cohorts)[0]
+    assert np.abs(w - optimum).max() > 0.03
+    np.testing.assert_allclose(models[-1][0], optimum, rtol=0, atol=1e-11)
+
+
+def test_the_optimum_is_a_fixed_point_for_any_cohort(
+    problem, make_hparams, make_algorithm, drive, solution, l1_prox, client_gradient
+):
+    optimum, largest = solution(problem, l1_prox(STRENGTH))
+    eta = 0.5 / largest
+    u = np.array([optimum - eta * 3 * client_gradient(problem, m, optimum) for m in range(3)])
+    memory = ProcessMemory(np.zeros((1, 1, 3)))
+    memory.rows = {m: own[None, None] for m, own in enumerate(u)}
+    state = {"w": optimum[None], "u": u.mean(axis=0)[None], "steps": np.full(1, 3.0)}
+    cohorts = sampled_cohorts(problem, make_hparams, 3, 6, 1)
+    models = drive(make_algorithm("scaffnew_sampled", problem, eta), cohorts, state, memory)[0]
+    np.testing.assert_allclose(models, np.tile(optimum, (6, 1, 1)), rtol=0, atol=1e-13)

@@ -103,7 +103,8 @@ def test_momentum_by_hand(make_problem, make_hparams, cohorts_of, make_algorithm
 
 EUCLIDEAN = (
     "scaffold", "scaffnew", "feddr", "fedadmm", "fedsplit", "fast_fedda", "c_fedda", "mc_fedda", "fedadam", "fedyogi",
-    "fedadagrad", "fedfw", "fista", "moments", "prox_newton", "quasi_newton",
+    "fedadagrad", "fedfw", "fista", "moments", "prox_newton", "quasi_newton", "scaffnew_sampled", "sppm_as", "s_dane",
+    "fedred", "fednl",
 )  # fmt: skip
 
 

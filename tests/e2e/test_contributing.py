@@ -68,6 +68,17 @@ def test_a_new_algorithm_is_one_file(tmp_path):
 
 @pytest.mark.ci
 @pytest.mark.machine_code
+def test_a_method_without_local_steps_is_one_file(tmp_path):
+    plugin = write_plugin(tmp_path, "mean_prox.py")
+    fco_run(tmp_path, "-m", plugin, *SMALL, "algo=mean_prox", "hparams.client_lr=0.001,0.002", "seeds=2")
+    (first, *others) = tmp_path.glob("outputs/lasso/mean_prox/*/metrics.csv")
+    assert len(others) == 3
+    objectives = [float(row.split(",")[1]) for row in first.read_text().splitlines()[1:]]
+    assert sorted(objectives, reverse=True) == objectives
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
 def test_a_new_regularizer_is_one_file(tmp_path):
     fco_run(tmp_path, write_plugin(tmp_path, "cube.py"), *SMALL, "regularizer=cube", "regularizer.side=0.01")
     (model,) = tmp_path.glob("outputs/lasso/feddualavg/*/model.npz")

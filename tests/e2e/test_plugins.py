@@ -193,3 +193,16 @@ def test_a_module_of_the_current_folder_is_a_plugin_and_sites_refuse_it(folder):
     remote = ["federation=flare", "federation.sites=[a]", "task=custom", "task.loss=logistic"]
     message = call(folder, "plugins=[own]", *remote, "algo=own_method", *SMALL, code=2)
     assert "plugins: got ['own'], must be [] with federation=flare: sites execute installed code only" in message
+
+
+@pytest.mark.ci
+def test_help_and_reproduce_list_the_options_of_plugins(folder):
+    assert "own_method" not in call(folder, "--help")
+    for text in (call(folder, "plugins=[own.py]", "--help"), call(folder, "--help", FCO_PLUGINS="own.py")):
+        assert "own_method" in text
+        assert "half_l1" in text
+    assert "plugins: none.py: no such file" in call(folder, "plugins=[none.py]", "--help", code=2)
+    unknown = call(folder, "--algo", "own_method", "no_experiment", module="reproduce", code=2)
+    assert "--algo: got own_method, must be one of" in unknown
+    known = call(folder, "--algo", "own_method", "no_experiment", module="reproduce", code=2, FCO_PLUGINS="own.py")
+    assert "no_experiment: no such experiment" in known

@@ -34,6 +34,7 @@ FAMILIES = (
     "strong convexity",
     "server steps and FedProx",
     "few rounds",
+    "gossip",
 )  # in the order of tables and figures
 OTHERS = "others"
 FEW_ROUNDS = "few_rounds"  # prefix of the experiments that compare few-round methods

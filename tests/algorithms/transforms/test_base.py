@@ -23,14 +23,19 @@ FEDERATED = [name for name, kind in all_algorithms().items() if kind.federated]
 TRANSFORMS = list(all_transforms())
 # Servers track a sum of arrays that clients update from local steps, or from the transformed messages.
 LOCAL_UPDATES = {"feddr", "fedadmm", "fedsplit", "fedfw"}
-VARIATES = {"feddualavg_cv", "zhj", "ditto", "scaffold", "scaffold_osp", "scaffold_prox"}
+VARIATES = {"feddualavg_cv", "zhj", "ditto", "scaffold", "scaffold_osp", "scaffold_prox", "fednmap", "fedcef"}
+OWN_MESSAGES = {"moments", "prox_newton", "quasi_newton", "fednl", "s_dane", "fedred"}  # no transform fits
 REJECTED = {
-    "topk": {"moments", "prox_newton", "quasi_newton"},
-    "quantize": LOCAL_UPDATES | {"moments", "prox_newton", "quasi_newton"},
-    "clip_noise": LOCAL_UPDATES | VARIATES | {"scaffnew", "moments", "prox_newton", "quasi_newton"},
-    "row_clip_noise": {"ditto", "prox_newton", "quasi_newton"},
+    "topk": OWN_MESSAGES,
+    "quantize": LOCAL_UPDATES | OWN_MESSAGES,
+    "clip_noise": LOCAL_UPDATES | VARIATES | OWN_MESSAGES | {"scaffnew", "scaffnew_sampled", "sppm_as"},
+    "row_clip_noise": {"ditto"} | OWN_MESSAGES - {"moments"},
 }
 REASONS = {
+    "fednl": "fednl( compresses| takes several|'s server accumulates)",
+    "s_dane": "s_dane (sends gradients|keeps a cohort|takes several)",
+    "fedred": "fedred (sends gradients|keeps a cohort|takes several)",
+    "sppm_as": "sppm_as keeps a cohort",
     "moments": "a transformed matrix",
     "prox_newton": "a transformed matrix|prox_newton takes several",
     "quasi_newton": "differences of transformed gradients",
@@ -88,7 +93,7 @@ def test_none_is_local_steps_and_memory_update(name, suited, make_algorithm, coh
         batches = Batches(rows.x, rows.y, cohort.order, edges, problem.model.widths, len(edges) - 1)
         sent = np.empty((slot_count(algorithm.sent, w.shape[1]), *w.shape))
         message = named(names(algorithm.sent))(**views(algorithm.sent, sent))
-        own = named(names(algorithm.remembered))(*memory[i])
+        own = named(names(algorithm.remembered))(**views(algorithm.remembered, memory[i]))
         common = (algorithm.varying.client_lr, algorithm.varying.options)
         algorithm.client_steps(algorithm.received(state), own, message, *common, batches, algorithm.geometry)
         remember = algorithm.bind_kernel(algorithm.remember)
