@@ -16,6 +16,7 @@ from fco_cli.config.schemas import Table1Settings
 from fco_cli.data.readers.cells import category_name
 from fco_cli.data.statistics import MedianSearch, Moments, Summary
 from fco_cli.errors import UserError
+from fco_cli.federation.coordinator.column_sums import counts_up_to
 from fco_cli.federation.coordinator.remote_rows import SiteRows
 from fco_cli.federation.coordinator.sites import Agreement
 from fco_cli.federation.coordinator.task import Counts, CustomAtSites
@@ -57,7 +58,7 @@ class DescribedSites(CustomAtSites):
         size = len(summaries[0].columns)
         if outcomes is not None:
             summaries = [appended(one, self.columns.label, own) for one, own in zip(summaries, outcomes, strict=True)]
-        search = QuartileSearch(self, agreement, summaries, size, counts)
+        search = QuartileSearch(agreement, summaries, size, counts)
         quartiles = None
         if settings.quartiles and (reason := search.why_not()) is None:
             quartiles = search
@@ -68,7 +69,8 @@ class DescribedSites(CustomAtSites):
     def _counts_of(self, agreement: Agreement, kind: str, head: dict[str, Any]) -> Counts:
         descriptions = {name: response.head for name, response in self.connection.descriptions().items()}
         responses = agreement.add(kind, head)
-        return self._row_counts(responses, descriptions, head["classes"], head["summary"], 1)[0]
+        columns = self._used_columns(descriptions)
+        return self._row_counts(responses, columns, head["classes"], head["summary"], 1)[0]
 
     def _outcomes(self, data: TaskData, notes: list[str]) -> list[Moments | dict[str, int]] | None:
         """Return the labels' statistics of every site, or of all if masked, from the null model's loss and gradient."""
@@ -104,10 +106,8 @@ def _outcome(data: TaskData, rows: SiteRows) -> Moments | dict[str, int]:
 class QuartileSearch:
     """Search of quartiles by counts of values at sites, to (largest - smallest) / 2^32."""
 
-    def __init__(
-        self, task: CustomAtSites, agreement: Agreement, summaries: list[Summary], size: int, counts: Counts
-    ) -> None:
-        self.task, self.agreement, self.summaries, self.size = task, agreement, summaries, size
+    def __init__(self, agreement: Agreement, summaries: list[Summary], size: int, counts: Counts) -> None:
+        self.agreement, self.summaries, self.size = agreement, summaries, size
         self.rows = {name: one.training for name, one in counts.items() if one.training}
 
     def why_not(self) -> str | None:
@@ -149,4 +149,4 @@ class QuartileSearch:
     def _counts(self, edges: Array, sites: list[str]) -> list[Array]:
         """Return the numbers of values up to each edge: of every site, or their sum if masked."""
         rows = {name: self.rows[name] for name in sites}
-        return self.task._counts_up_to({0: edges}, self.agreement, [rows])[0]
+        return counts_up_to({0: edges}, self.agreement, {0: rows})[0]
