@@ -218,7 +218,7 @@ def _from_gradients(problem: Problem, w: Array) -> Array:
         rise = problem.risk(w + moves).gradient - problem.risk(w - moves).gradient
         rise /= 2 * steps[:, None]
         curvature = np.abs(rise.diagonal())
-        suitable = np.where(curvature > 0, size / np.sqrt(curvature), steps)
+        suitable = np.where(curvature > 0, size / np.sqrt(np.where(curvature > 0, curvature, 1.0)), steps)
         if (np.abs(np.log10(suitable / steps)) <= 2).all():
             break
         steps = suitable

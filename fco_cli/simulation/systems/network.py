@@ -83,6 +83,8 @@ class Network:
         responds = type(participation) is UniformParticipation
         needs_all = method.full_participation or method.one_shot
         reason = f"{method.name} requires full participation"
+        if method.rounds_per_cohort > 1:
+            needs_all, reason = True, f"{method.name} keeps its clients for {method.rounds_per_cohort} rounds"
         if transform.noisy or transform.protects_rows:
             needs_all, reason = True, f"the privacy loss of transform={transform.name} assumes uniform sampling"
         require(responds or not needs_all, "participation", participation.name, f"uniform: {reason}")
