@@ -51,11 +51,12 @@ def run(*overrides: str) -> RecordedRun:
     --------
     >>> run("task=lasso", "algo=zhj").final["objective"]  # doctest: +SKIP
     """
+    from fco_cli.config.calls import compose_call
     from fco_cli.experiments import RUN
     from fco_cli.reporting import read_record
 
     with _call_context():
-        config = _compose(overrides)
+        config = compose_call(overrides)
         _require_single_run(config)
         return read_record(RUN.execute(config).folder)
 
@@ -78,11 +79,12 @@ def path(*overrides: str) -> RecordedPath:
     --------
     >>> path("task.path=heart.csv", "task.client=hospital", "task.label=num>0").models["1se"]  # doctest: +SKIP
     """
+    from fco_cli.config.calls import compose_experiment
     from fco_cli.experiments import PATH
     from fco_cli.reporting import RecordedPath
 
     with _call_context():
-        return RecordedPath.read(PATH.execute(_compose_experiment("path", overrides)).folder)
+        return RecordedPath.read(PATH.execute(compose_experiment("path", overrides)).folder)
 
 
 def glm(*overrides: str) -> RecordedGlm:
@@ -103,11 +105,12 @@ def glm(*overrides: str) -> RecordedGlm:
     --------
     >>> print(glm("task.path=heart.csv", "task.client=hospital", "task.label=num>0").summary())  # doctest: +SKIP
     """
+    from fco_cli.config.calls import compose_experiment
     from fco_cli.experiments import GLM
     from fco_cli.reporting.records.glm import RecordedGlm
 
     with _call_context():
-        return RecordedGlm.read(GLM.execute(_compose_experiment("glm", overrides)).folder)
+        return RecordedGlm.read(GLM.execute(compose_experiment("glm", overrides)).folder)
 
 
 def table1(*overrides: str) -> RecordedTable1:
@@ -127,11 +130,12 @@ def table1(*overrides: str) -> RecordedTable1:
     --------
     >>> print(table1("task.path=heart.csv", "task.client=hospital", "task.label=num>0").summary())  # doctest: +SKIP
     """
+    from fco_cli.config.calls import compose_experiment
     from fco_cli.experiments import TABLE1
     from fco_cli.reporting.records.table1 import RecordedTable1
 
     with _call_context():
-        return RecordedTable1.read(TABLE1.execute(_compose_experiment("table1", overrides)).folder)
+        return RecordedTable1.read(TABLE1.execute(compose_experiment("table1", overrides)).folder)
 
 
 def theory(*overrides: str) -> Theorems:
@@ -152,11 +156,12 @@ def theory(*overrides: str) -> Theorems:
     --------
     >>> theory("profile=quick").statements  # doctest: +SKIP
     """
+    from fco_cli.config.calls import compose_experiment
     from fco_cli.experiments import THEORY
     from fco_cli.reporting import Theorems
 
     with _call_context():
-        return Theorems.read(THEORY.execute(_compose_experiment("theory", overrides)).folder)
+        return Theorems.read(THEORY.execute(compose_experiment("theory", overrides)).folder)
 
 
 def sweep(*overrides: str) -> Results:
@@ -182,6 +187,7 @@ def sweep(*overrides: str) -> Results:
     --------
     >>> sweep("task=lasso", "algo=zhj,fedmid", "hparams/grid=paper").table()  # doctest: +SKIP
     """
+    from fco_cli.config.calls import checked_overrides
     from fco_cli.config.compose import attribute_errors_to_overrides, initialized_hydra
     from fco_cli.reporting import collect
 
@@ -198,7 +204,7 @@ def sweep(*overrides: str) -> Results:
     job.sweep = run_jobs  # type: ignore[attr-defined]  # called by the fused launcher
     with _call_context(), attribute_errors_to_overrides(started, "overrides"):
         # the calling program configures logging
-        texts = ["hydra/job_logging=none", *_checked(overrides)]
+        texts = ["hydra/job_logging=none", *checked_overrides(overrides)]
         with initialized_hydra() as hydra:
             hydra.multirun("config", job, texts, with_log_configuration=False)
     return collect(folders)
@@ -349,40 +355,10 @@ def _call_context() -> Iterator[None]:
             settings.close_connection()  # its threads would keep the process alive
 
 
-def _checked(overrides: tuple[str, ...]) -> list[str]:
-    """Return the overrides, quoted for Hydra; raise UserError for invalid ones."""
-    from fco_cli.config.compose import check_overrides, quote_texts
-    from fco_cli.plugins import load_plugins
-
-    for override in overrides:
-        require(isinstance(override, str), "overrides", override, "strings, such as 'task=lasso'")
-    texts = load_plugins([quote_texts(override) for override in overrides])
-    check_overrides(texts)
-    return texts
-
-
-def _compose(overrides: tuple[str, ...]) -> DictConfig:
-    """Return the configuration of one experiment; raise UserError for invalid overrides."""
-    from fco_cli.config.compose import attribute_errors_to_overrides, compose
-
-    with attribute_errors_to_overrides([], "overrides"):
-        return compose(_checked(overrides))
-
-
-def _compose_experiment(name: str, overrides: tuple[str, ...]) -> DictConfig:
-    """Return the configuration of an experiment that replaces the run."""
-    for override in overrides:
-        given = override.partition("=") if isinstance(override, str) else ("", "", "")
-        require(given[0] != "experiment" or given[2] == name, "experiment", given[2], f"{name} or omitted")
-    others = tuple(override for override in overrides if override != f"experiment={name}")
-    config = _compose((f"experiment={name}", *others))
-    _refuse_dry_run(config)
-    return config
-
-
 def _require_single_run(config: DictConfig) -> None:
     """Raise UserError if the configuration describes several runs, another kind of experiment or a dry run."""
     from fco_cli.config import kind_of
+    from fco_cli.config.calls import refuse_dry_run
 
     if (kind := kind_of(config)) != "run":
         raise UserError(f"experiment: {kind} is not a run; call {kind}(...)")
@@ -393,22 +369,18 @@ def _require_single_run(config: DictConfig) -> None:
         raise UserError(
             f"seeds: got {config.seeds}, which is several runs; call sweep(...), or set seed=... for one run"
         )
-    _refuse_dry_run(config)
-
-
-def _refuse_dry_run(config: DictConfig) -> None:
-    """Raise UserError for dry_run=true."""
-    require(not config.dry_run, "dry_run", True, "false in Python; use fco-run -m to estimate the work of a sweep")
+    refuse_dry_run(config)
 
 
 def _run_jobs(
     jobs: list[JobConfig], overrides: list[list[str]], folders: list[Path], **options: Any
 ) -> list[float | Exception]:
     """Run all jobs, append the folders of their records to `folders` and return a value for each."""
+    from fco_cli.config.calls import refuse_dry_run
     from fco_cli.experiments import are_stackable, distinct_configs, execute_each, execute_stacks
 
     for config in distinct_configs(jobs):
-        _refuse_dry_run(config)
+        refuse_dry_run(config)
     if are_stackable(jobs):
         runs = execute_stacks(jobs, overrides, **options)
         folders += runs.finished_folders

@@ -1,0 +1,40 @@
+"""Configurations of calls from Python (api.py): the overrides are checked, then composed."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from fco_cli.config.compose import attribute_errors_to_overrides, check_overrides, compose, quote_texts
+from fco_cli.errors import require
+from fco_cli.plugins import load_plugins
+
+
+def checked_overrides(overrides: tuple[str, ...]) -> list[str]:
+    """Return the overrides, quoted for Hydra; raise UserError for invalid ones."""
+    for override in overrides:
+        require(isinstance(override, str), "overrides", override, "strings, such as 'task=lasso'")
+    texts = load_plugins([quote_texts(override) for override in overrides])
+    check_overrides(texts)
+    return texts
+
+
+def compose_call(overrides: tuple[str, ...]) -> DictConfig:
+    """Return the configuration of one experiment; raise UserError for invalid overrides."""
+    with attribute_errors_to_overrides([], "overrides"):
+        return compose(checked_overrides(overrides))
+
+
+def compose_experiment(name: str, overrides: tuple[str, ...]) -> DictConfig:
+    """Return the configuration of an experiment that replaces the run."""
+    for override in overrides:
+        given = override.partition("=") if isinstance(override, str) else ("", "", "")
+        require(given[0] != "experiment" or given[2] == name, "experiment", given[2], f"{name} or omitted")
+    others = tuple(override for override in overrides if override != f"experiment={name}")
+    config = compose_call((f"experiment={name}", *others))
+    refuse_dry_run(config)
+    return config
+
+
+def refuse_dry_run(config: DictConfig) -> None:
+    """Raise UserError for dry_run=true."""
+    require(not config.dry_run, "dry_run", True, "false in Python; use fco-run -m to estimate the work of a sweep")
