@@ -135,6 +135,16 @@ def test_settings_change_the_pictures_and_divergence_is_stated(page):
     assert "FedDualAvg diverges: lower a learning rate" in status(page)
 
 
+def test_the_address_sets_the_inputs(page):
+    page.get("about:blank")
+    page.get(PAGE.as_uri() + "#algorithm=fedmid&clientRate=0.01&steps=1&round=3&play=now")
+    (heading,) = page.find_elements("css selector", "#panels h2")
+    assert heading.text == "FedMiD"
+    assert status(page).startswith("Round 3. FedMiD")
+    assert page.find_element("id", "steps").get_attribute("value") == "1"
+    assert page.find_element("id", "play").text == "Play"
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_the_page_fits_the_window_and_names_every_control(page, width):
     page.set_window_size(width, 900)
