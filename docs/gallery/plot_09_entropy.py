@@ -1,0 +1,13 @@
+"""
+Mixture weights in two geometries
+=================================
+
+Five of 400 sources contribute. The weights are on the simplex; the entropy mirror map has steps that are multiplications,
+the Euclidean one projects.
+"""
+
+from fco_cli.api import plot, sweep
+
+results = sweep("task=mixture", "mirror=entropy,euclidean", "hparams.client_lr=0.03", "hparams.rounds=100")
+axes = plot(results, y="objective", by="mirror.name")
+axes.set_title("FedDualAvg on the simplex")
