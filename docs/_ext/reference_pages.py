@@ -5,20 +5,15 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
-import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLES = {
@@ -31,7 +26,6 @@ TITLES = {
     "transform": "Message transforms",
     "federation": "Federation",
 }
-COMMENT = re.compile(r"^\s*(?:- *)?([\w/]+):[^#]*#\s*(.*)$")
 
 
 def write_pages(folder: Path) -> None:
@@ -46,17 +40,18 @@ def write_pages(folder: Path) -> None:
 
 def configuration_page() -> str:
     """Return every key of the configuration: type, default and meaning."""
+    from fco_cli.config.descriptions import yaml_descriptions
     from fco_cli.config.schemas import GlmSettings, PathSettings, RunConfig, families
     from fco_cli.simulation.hparams import Hparams
 
     lines = [
         "# Configuration",
         "",
-        "Every key that `fco-run` accepts, generated from the schemas. `fco-run task=lasso --cfg job` prints the values of",
-        "one run. A default in parentheses is that of the schema; a preset (a file in `conf/`) can set another.",
+        "Every key that `fco-run` accepts, generated from the schemas. `fco-run task=lasso --cfg job` prints the",
+        "values of one run. A default is that of the schema; a preset (a file in `conf/`) can set another.",
         "",
     ]
-    shared = yaml_comments(ROOT / "conf" / "config.yaml")
+    shared = yaml_descriptions(ROOT / "conf" / "config.yaml")
     own = [key for key in fields(RunConfig) if key.type != "Any" and key.name not in ("experiment", "profile")]
     lines += ["## Keys of a run", "", *key_table(RunConfig, own, "", shared)]
     sections: list[tuple[str, str, type]] = [
@@ -71,7 +66,8 @@ def configuration_page() -> str:
         for name, kind in sorted(kinds.items()):
             if not kind.__module__.startswith("fco_cli."):
                 continue
-            comments = yaml_comments(ROOT / "conf" / group / f"{name}.yaml", ROOT / "conf" / "base" / "tabular.yaml")
+            files = (ROOT / "conf" / "base" / "tabular.yaml", ROOT / "conf" / group / f"{name}.yaml")
+            comments = {key: text for file in files for key, text in yaml_descriptions(file).items()}
             keys = [key for key in fields(kind) if key.name != "name" and key.init]
             lines += [f"### `{group}={name}`", "", first_paragraph(kind), ""]
             lines += key_table(kind, keys, f"{group}.", comments)
@@ -82,7 +78,9 @@ def key_table(kind: type, keys: list[Field[Any]], prefix: str, comments: Mapping
     """Return the rows of a Markdown table of keys."""
     if not keys:
         return ["No keys.", ""]
-    documented = {**field_comments(kind), **comments}
+    from fco_cli.config.descriptions import field_descriptions
+
+    documented = {**field_descriptions(kind), **comments}
     rows = [
         f"| `{prefix}{key.name}` | {cell(type_text(key))} | {cell(default_text(key))} | "
         f"{cell(documented.get(key.name, ''))} |"
@@ -108,51 +106,6 @@ def default_text(key: Field[Any]) -> str:
 def cell(text: str) -> str:
     """Return a text as the content of a table's cell."""
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def yaml_comments(*paths: Path) -> dict[str, str]:
-    """Return the comments behind the keys of YAML files, with their continuation lines; the first file wins."""
-    found: dict[str, str] = {}
-    for path in paths:
-        if not path.exists():
-            continue
-        last = None
-        for line in path.read_text().splitlines():
-            if match := COMMENT.match(line):
-                last = match[1] if match[1] not in found else None
-                if last:
-                    found[last] = match[2]
-            elif last and (more := re.match(r"^\s{8,}#\s*(.*)$", line)):
-                found[last] += f" {more[1]}"
-            else:
-                last = None
-    return found
-
-
-def field_comments(kind: type) -> dict[str, str]:
-    """Return the comments behind the fields of a dataclass and of its bases, with their continuation lines."""
-    found: dict[str, str] = {}
-    for owner in reversed(inspect.getmro(kind)):
-        if not owner.__module__.startswith("fco_cli"):
-            continue
-        lines = textwrap.dedent(inspect.getsource(owner)).splitlines()
-        for node in ast.parse("\n".join(lines)).body[0].body:  # type: ignore[attr-defined]
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                if text := trailing_comment(lines, node.end_lineno or 0):
-                    found[node.target.id] = text
-    return found
-
-
-def trailing_comment(lines: list[str], number: int) -> str:
-    """Return the comment at the end of a line, and the comment lines below that continue it."""
-    _, mark, text = lines[number - 1].partition("  # ")
-    if not mark:
-        return ""
-    for line in lines[number:]:
-        if not line.strip().startswith("# "):
-            break
-        text += " " + line.strip()[2:]
-    return text
 
 
 def first_paragraph(kind: type) -> str:

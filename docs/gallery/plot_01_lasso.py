@@ -2,8 +2,8 @@
 Sparse regression with four federated methods
 =============================================
 
-Clients draw their rows around different centers; eight of 64 weights are not zero. At the same learning rates, FedDualAvg
-(dual averaging) has sparser models than FedMiD (averaging of models).
+Clients draw their rows around different centers; eight of 64 weights are not zero. At the same learning rates,
+FedDualAvg (dual averaging) has sparser models than FedMiD (averaging of models).
 """
 
 from fco_cli.api import plot, sweep

@@ -2,8 +2,8 @@
 A penalty of your own
 =====================
 
-A regularizer is one class with its formula: here a box, all weights between -side and side. ``plugins=[cube.py]`` does the
-same for a file on the command line.
+A regularizer is one class with its formula: here a box, all weights between -side and side. ``plugins=[cube.py]`` does
+the same for a file on the command line.
 """
 
 from dataclasses import dataclass

@@ -2,8 +2,8 @@
 Mixture weights in two geometries
 =================================
 
-Five of 400 sources contribute. The weights are on the simplex; the entropy mirror map has steps that are multiplications,
-the Euclidean one projects.
+Five of 400 sources contribute. The weights are on the simplex. Steps in the entropy geometry are multiplications,
+Euclidean steps are projected.
 """
 
 from fco_cli.api import plot, sweep

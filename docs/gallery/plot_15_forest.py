@@ -2,7 +2,8 @@
 Intervals, and each hospital's own estimate
 ===========================================
 
-Odds ratios with confidence intervals from sums over the hospitals, beside every hospital's own fit and their meta-analysis.
+Odds ratios with confidence intervals from sums over the hospitals, beside every hospital's own fit and their
+meta-analysis.
 """
 
 from pathlib import Path

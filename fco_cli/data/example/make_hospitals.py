@@ -1,7 +1,7 @@
 """Simulate the bundled table hospitals.csv: `python -m fco_cli.data.example.make_hospitals FILE`.
 
-Patients of four hospitals with a diagnosis and a follow-up time. Nothing in it is about a real person. Hospitals differ in
-their patients and in what they measure; smoking and diabetes act as written in EFFECTS, the other columns are noise.
+Patients of four hospitals with a diagnosis and a follow-up time. Nothing in it is about a real person. Hospitals
+differ in their patients and in what they measure. Columns that are not in EFFECTS have no effect on the diagnosis.
 """
 
 from __future__ import annotations
