@@ -334,7 +334,8 @@ def columns_of(options: argparse.Namespace) -> Columns:
     """Return the column roles of the parsed options."""
     from fco_cli.data.readers.source import Columns
 
-    lists = (tuple(options.drop), tuple(options.categorical), tuple(options.missing))
+    missing = tuple("--" if text == [] else text for text in options.missing)  # argparse reads --missing=-- as []
+    lists = (tuple(options.drop), tuple(options.categorical), missing)
     names = tuple(name.strip() for name in options.names.split(",")) if options.names else ()
     client, weights = getattr(options, "client", "client"), getattr(options, "weights", None)
     return Columns(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMULA = re.compile(r"(task\.formula)=(?!null$)([^'\"].*)")
 CONDITION = re.compile(r"(task\.label)=([^'\"\[,]*[<>=!][^'\"\[,]*)")
-COLUMN_KEYS = (
+TEXT_KEYS = (
     "label",
     "event",
     "client",
@@ -30,9 +30,11 @@ COLUMN_KEYS = (
     "decimal",
     "offset",
     "exposure",
-)  # of task=custom: a text
+    "path",
+    "data_dir",
+)  # of tasks on tables: a text
 COLUMN_LISTS = ("drop", "categorical", "missing", "names", "derive", "map")  # of task=custom: a list of texts
-TEXTS = re.compile(rf"(task\.(?:{'|'.join(COLUMN_KEYS)}))=(.+)")
+TEXTS = re.compile(rf"(task\.(?:{'|'.join(TEXT_KEYS)}))=(.+)")
 LISTS = re.compile(rf"(task\.(?:{'|'.join(COLUMN_LISTS)}))=\[(.*)\]")
 ELEMENT = re.compile(r"""\s*('[^']*'|"[^"]*"|[^,'"(]*(?:\([^)]*\))?[^,'"]*)\s*(?:,|$)""")
 QUOTES = ("'", '"')

@@ -124,7 +124,7 @@ def _features(table: RawTable, kinds: list[str], rows: Array) -> list[Column]:
     columns = _numeric(table.features, table.numbers[rows], kinds)
     for k in {*table.texts, *(k for k, kind in enumerate(kinds) if kind == "category")}:
         text_rows, strings = table.texts.get(k, (np.array([], dtype=np.int64), np.array([], dtype=np.str_)))
-        texts = Counter(strings[is_selected[text_rows]].tolist())
+        texts = Counter(table.renaming.new_texts(table.features[k], strings[is_selected[text_rows]]))
         if kinds[k] == "category":
             numbers = table.numbers[rows, k]
             texts += Counter(category_name(value) for value in numbers[~np.isnan(numbers)])

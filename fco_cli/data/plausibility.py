@@ -1,7 +1,8 @@
 """Warnings about values that are valid but may not mean what they seem to mean.
 
-Missing-value codes, zeros among positive values, numeric codes, row numbers and serial dates as measurements, different
-units at different clients, duplicated rows, columns that determine the label, and names that differ only in case.
+Missing-value codes, zeros among positive values, values far from all others, numeric codes, row numbers and serial
+dates as measurements, different units at different clients, columns without values, equal rows and columns, columns
+that determine the label, doubtful labels, and doubtful names (`doubtful_names.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fco_cli.data.doubtful_names import Doubt, find_name_doubts, find_text_doubts
 from fco_cli.data.format import FederatedData, format_list, shown
 from fco_cli.data.readers.cells import category_name
 from fco_cli.data.readers.not_features import EXCEL_DATES
@@ -26,9 +28,13 @@ MIN_DISTINCT = 10  # values of a measurement
 MAX_CODES = 6  # distinct values of a column of codes
 ZERO_GAP = 0.25  # smallest positive value, relative to the median, above which a zero is implausible
 ZERO_GAPS = 2.0  # and relative to the gaps between the smallest positive values
-UNIT_FACTOR = 5.0  # between the medians of clients that may have different units
+OUTLIER_GAPS, OUTLIER_LOG_GAPS = 5.0, 2.0  # gap to the other values, relative to their range, and in logarithms
+OUTLIER_SHARE = 0.05  # largest share of values that are far from the others
+FEW_LABELS = 0.05  # largest share of labels that are neither 0 nor 1
+UNIT_FACTOR = 2.0  # between the medians of clients that may have different units
 UNIT_SPREAD = 3.0  # factor up to which the ratio of spreads may differ from the ratio of medians
 MIN_CLIENT_VALUES = 10
+MAX_NAMED = 3  # clients in a list
 LEAK = 0.99  # area under the curve, or accuracy, of one column
 LEAK_CORRELATION = 0.995
 MIN_CLASS_ROWS = 5
@@ -49,15 +55,19 @@ class Finding:
         return f"{self.text} [{format_list(f'{name} {count}' for name, count in zip(names, counts, strict=True))}]"
 
 
-def find_doubts(data: FederatedData, censored: bool = False) -> list[Finding]:
+def find_doubts(data: FederatedData, censored: bool = False, labels_are_numbers: bool = False) -> list[Finding]:
     """Return the warnings about dense rows of moderate size; none for other data.
 
     `censored`: the labels are times, negative where censored; what a column may determine is then the event.
+    `labels_are_numbers`: the user has declared a loss for numbers.
     """
     rows, columns = data.x.shape
     if is_sparse(data.x) or rows < MIN_ROWS or columns > MAX_COLUMNS or rows * columns > MAX_CELLS:
         return []
-    return list(_doubts(data, (data.y > 0).astype(float) if censored else data.y))
+    found = list(_doubts(data, (data.y > 0).astype(float) if censored else data.y))
+    if data.classes is None and not censored and not labels_are_numbers:
+        found += _labels(data.y)
+    return found
 
 
 def _doubts(data: FederatedData, y: Array) -> Iterator[Finding]:
@@ -66,7 +76,12 @@ def _doubts(data: FederatedData, y: Array) -> Iterator[Finding]:
     for feature, name in enumerate(data.feature_names):
         values, label = np.asarray(data.x[:, feature], dtype=float), f"column {shown(name)!r}"
         if feature in data.levels:
-            yield from _similar_names(label, name, data.levels[feature])
+            names = data.levels[feature]
+            for text, about in (
+                *find_name_doubts(label, name, names),
+                *find_text_doubts(label, names, int(np.count_nonzero(~np.isnan(values)))),
+            ):
+                yield Finding(text, np.isin(values, [names.index(one) for one in about]) if about else None)
         else:
             yield from _numbers(label, name, values)
             yield from _units(label, values, data.clients, member)
@@ -76,10 +91,15 @@ def _doubts(data: FederatedData, y: Array) -> Iterator[Finding]:
     if codes:
         declare = "declare the columns as categorical (categorical) if their numbers are codes without an order"
         yield Finding(f"few whole numbers, used as measurements: {format_list(codes)}; {declare}")
-    yield from _similar_names("client names", "", data.clients.tolist())
+    yield from _without_text_rows(find_name_doubts("client names", "", data.clients.tolist()))
     if data.classes is not None:
-        yield from _similar_names("label", "", data.classes.tolist())
+        yield from _without_text_rows(find_name_doubts("label", "", data.classes.tolist()))
+    yield from _absent(data, member)
     yield from _duplicates(data)
+
+
+def _without_text_rows(doubts: Iterator[Doubt]) -> Iterator[Finding]:
+    return (Finding(text) for text, _ in doubts)
 
 
 def _numbers(label: str, name: str, values: Array) -> Iterator[Finding]:
@@ -97,6 +117,7 @@ def _numbers(label: str, name: str, values: Array) -> Iterator[Finding]:
         zeros = f"{_rows(values == 0)} 0, the others at least {positive[0]:g}"
         marker = by_option("missing", f"{name}:0")
         yield Finding(f"{label}: {zeros}; 0 may mean missing: {marker}", values == 0)
+    yield from _outliers(label, values)
     if len(distinct) < MIN_ROWS or (distinct != np.floor(distinct)).any():
         return
     if len(distinct) == len(values) and (np.diff(values) > 0).all():
@@ -108,6 +129,27 @@ def _numbers(label: str, name: str, values: Array) -> Iterator[Finding]:
 def _rows(mask: Array) -> str:
     count = np.count_nonzero(mask)
     return "1 row has" if count == 1 else f"{count} rows have"
+
+
+def _outliers(label: str, values: Array) -> Iterator[Finding]:
+    """Yield a doubt for few values that are far from all others, such as those in another unit."""
+    coded = [code for code in CODES if (values == code).any()]
+    present = np.sort(values[~np.isnan(values) & ~np.isin(values, coded)])
+    if len(present) < MIN_ROWS or not np.isfinite(present).all():
+        return
+    cut = int(np.argmax(np.diff(present))) + 1
+    low, high = present[:cut], present[cut:]
+    few, many = (low, high) if len(low) < len(high) else (high, low)
+    width, gap = np.ptp(many), high[0] - low[-1]
+    if len(few) > max(1, OUTLIER_SHARE * len(present)) or len(np.unique(many)) < MIN_DISTINCT:
+        return
+    is_far = gap > OUTLIER_GAPS * width
+    if present[0] > 0:
+        is_far &= bool(np.log(high[0] / low[-1]) > OUTLIER_LOG_GAPS * np.log(many[-1] / many[0]))
+    if is_far:
+        about, others = (values >= few[0]) & (values <= few[-1]), f"the others {many[0]:g} to {many[-1]:g}"
+        value = f"{few[0]:g}" if few[0] == few[-1] else f"{few[0]:g} to {few[-1]:g}"
+        yield Finding(f"{label}: {_rows(about)} {value}, {others}: is this a typing error, or another unit?", about)
 
 
 def _is_far_from_zero(positive: Array, present: Array) -> bool:
@@ -159,23 +201,55 @@ def _ratio(one: float, other: float) -> float:
     return max(one / other, other / one) if min(one, other) > 0 else np.inf
 
 
-def _similar_names(label: str, column: str, names: list[str]) -> Iterator[Finding]:
-    """Yield doubts about names that differ in case only, or that abbreviate another name."""
-    by_case: dict[str, list[str]] = {}
-    for name in names:
-        by_case.setdefault(name.casefold(), []).append(name)
-    for same in by_case.values():
-        if len(same) > 1:
-            yield Finding(f"{label}: {format_list(same)} differ only in case: --fold-case or task.fold_case=true")
-    for short, (name, *_) in by_case.items():
-        longer = [one for key, (one, *_) in by_case.items() if len(key) > 3 and key.startswith(short) and key.isalpha()]
-        if len(short) <= 2 and short.isalpha() and len(longer) == 1:
-            rule = f"{column or 'COLUMN'}:{name}={longer[0]}"
-            yield Finding(f"{label}: is {shown(name)!r} short for {shown(longer[0])!r}? {by_option('map', rule)}")
+def _labels(y: Array) -> Iterator[Finding]:
+    """Yield doubts about labels that are used as numbers."""
+    distinct = np.unique(y)
+    others = distinct[~np.isin(distinct, (0, 1))]
+    is_other = ~np.isin(y, (0, 1))
+    declare = by_option("categorical", "LABEL")
+    if len(distinct) == 2 and len(others):
+        first, second = map(category_name, distinct)
+        yield Finding(f"label: every label is {first} or {second}: for classes, use the condition 'LABEL=={second}'")
+    elif len(distinct) > 2 and is_other.mean() <= FEW_LABELS and len(others) == 1:
+        text = f"{_rows(is_other)} {category_name(others[0])}, all others 0 or 1: correct or remove them"
+        yield Finding(f"label: {text}, otherwise the labels are not two classes", is_other)
+    elif is_codes(y) or (len(others) == 1 and len(distinct) == 3):
+        text = f"few whole numbers ({', '.join(map(category_name, distinct))}), used as a measurement"
+        yield Finding(f"label: {text}: declare the label as categorical ({declare}) if they are codes of classes")
+    else:
+        for code in CODES:
+            if code in distinct and _is_missing_code(code, distinct[distinct != code]):
+                text = f"{_rows(y == code)} {code:g}, which may mean missing: remove them"
+                yield Finding(f"label: {text}", y == code)
+
+
+def _absent(data: FederatedData, member: Array) -> Iterator[Finding]:
+    """Yield doubts about columns without values, at all clients or at some."""
+    sizes, empty, absent = np.bincount(member, minlength=len(data.clients)), [], []
+    for feature, name in enumerate(data.feature_names):
+        present = ~np.isnan(np.asarray(data.x[:, feature], dtype=float))
+        counts = np.bincount(member[present], minlength=len(data.clients))
+        without = data.clients[(counts == 0) & (sizes >= MIN_CLIENT_VALUES)].tolist()
+        if not present.any():
+            empty.append(name)
+        elif without:
+            where = ", ".join(without) if len(without) <= MAX_NAMED else f"{len(without)} clients"
+            absent.append(f"{shown(name)} (at {shown(where)})")
+    if empty:
+        yield Finding(f"columns without values: {format_list(empty)}: drop them (drop)")
+    if absent:
+        advice = "their values there are filled from the other clients; drop the columns (drop) if these differ"
+        yield Finding(f"no values at some clients: {format_list(absent)}; {advice}")
 
 
 def _duplicates(data: FederatedData) -> Iterator[Finding]:
-    """Yield doubts about equal rows, if these are more than chance explains, and patients at several clients."""
+    """Yield doubts about equal columns, more equal rows than by chance, and patients at several clients."""
+    first: dict[bytes, str] = {}
+    for feature, name in enumerate(data.feature_names):
+        values = np.asarray(data.x[:, feature], dtype=float)
+        same = first.setdefault(values.tobytes(), name)
+        if same != name and len(np.unique(values)) > 2:
+            yield Finding(f"columns {shown(same)!r} and {shown(name)!r} are equal: drop one (drop)")
     table = np.column_stack([np.asarray(data.x, dtype=float), data.y])
     _, member, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True, equal_nan=True)
     repeated = counts[member.ravel()] > 1

@@ -271,7 +271,9 @@ class Classification(ClassifierMixin, FederatedLinear):
             solutions = self._solve(self._task(X, codes, groups, sample_weight, loss, outputs))
         size = outputs * X.shape[1]
         self.coef_ = solutions.models[0, :size].reshape(outputs, -1)
-        self.intercept_ = solutions.models[0, size:].copy()
+        intercepts = solutions.models[0, size:]
+        # a constant added to the scores of all classes changes no probability: the intercepts sum to 0
+        self.intercept_ = intercepts - (intercepts.mean() if outputs > 1 else 0.0)
         self.n_rounds_, self.kkt_ = int(solutions.rounds[0]), float(solutions.residuals[0])
         return self
 

@@ -154,7 +154,7 @@ def _of_preparation(fitted: FittedModel, preparation: Preparation) -> PortableMo
     columns = [
         _categorical(preparation, name, cells, renaming)
         if name in preparation.categories
-        else InputColumn(name, "number", _missing_numbers(name, cells), fill)
+        else InputColumn(name, "number", _missing_numbers(name, cells, renaming), fill)
         for name, fill in zip(preparation.columns, preparation.fill, strict=True)
     ]
     if preparation.offset is not None:
@@ -182,10 +182,13 @@ def terms_of(preparation: Preparation) -> list[Term]:
     return terms
 
 
-def _missing_numbers(column: str, cells: CellParser) -> list[float]:
+def _missing_numbers(column: str, cells: CellParser, renaming: Renaming) -> list[float]:
     """Return the numbers that are missing values in a column; a unit is not part of the column's name in the file."""
-    own = cells.missing_by_column.get(column, set()) | cells.missing_by_column.get(column.rpartition(" [")[0], set())
-    return sorted(cells.missing_numbers | own)
+    own = set(cells.missing_numbers)
+    for name in (column, column.rpartition(" [")[0]):
+        renamed = (parse_number(cell) for cell in renaming.missing_cells(name, cells))
+        own |= cells.missing_by_column.get(name, set()) | {number for number in renamed if number is not None}
+    return sorted(own)
 
 
 def _categorical(preparation: Preparation, column: str, cells: CellParser, renaming: Renaming) -> InputColumn:
@@ -199,10 +202,10 @@ def _categorical(preparation: Preparation, column: str, cells: CellParser, renam
     )
     if is_code:
         pairs: dict[Any, str] = {float(name): renamed.get(name, name) for name in numbers}
-        missing: list[Any] = _missing_numbers(column, cells)
+        missing: list[Any] = _missing_numbers(column, cells, renaming)
     else:
         pairs = {name: name for name in known} | renamed
-        missing = sorted(cells.missing_texts)
+        missing = sorted(cells.missing_texts.union(renaming.missing_cells(column, cells)))
     pairs = {cell: name for cell, name in pairs.items() if cell not in missing}
     unknown = OTHER if encoding.names[:1] == [OTHER] else None
     fill = dict(zip(encoding.names, encoding.fill, strict=True))

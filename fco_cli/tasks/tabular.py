@@ -348,7 +348,7 @@ class Custom(Tabular):
         )  # fmt: skip
 
     def doubts(self, data: FederatedData) -> list[Finding]:
-        return find_doubts(data, censored=self.event is not None)
+        return find_doubts(data, censored=self.event is not None, labels_are_numbers=self.loss != "auto")
 
     def missing_data(self) -> str | None:
         return None if Path(self.path).exists() else f"task.path: {self.path} not found"

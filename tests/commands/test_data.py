@@ -17,8 +17,9 @@ from fco_cli.data.readers import read_single_client
 from fco_cli.data.readers.source import Columns
 
 ADVICE = (
-    "a column must hold numbers or categories: declare the text as missing (--missing old or task.missing=[old]), or "
-    "the column as categorical (--categorical age or task.categorical=[age])"
+    "a column must hold numbers or categories: declare the text as missing (--missing old or task.missing=[old]), "
+    "write a number for it (--map 'age:old=NUMBER' or task.map=[age:old=NUMBER]), or declare the column "
+    "as categorical (--categorical age or task.categorical=[age])"
 )
 TABLE = "client,height,y\na,1,0\na,2,1\nb,3,0\nb,4,1\nc,5,1\n"
 

@@ -42,7 +42,7 @@ def test_a_plausible_table_gives_no_warning():
     assert doubts(MEASURED) == []
     assert doubts(RANDOM.poisson(3, ROWS).astype(float)) == []  # zeros are plausible counts
     assert doubts((MEASURED > 100).astype(float)) == []
-    assert doubts(with_values(MEASURED, [*range(50)], np.nan)) == []
+    assert doubts(with_values(MEASURED, [*range(0, ROWS, 2)], np.nan)) == []
 
 
 @pytest.mark.parametrize("code", [-1, -9, -99, -999, 999, 9999, -9999, 99999])
@@ -76,7 +76,7 @@ def test_row_numbers_and_serial_dates():
     assert "may be a serial date of a spreadsheet" in line
 
 
-@pytest.mark.parametrize("factor", [88.4, 1 / 88.4, 18, 10])
+@pytest.mark.parametrize("factor", [88.4, 1 / 88.4, 18, 10, 2.54])
 def test_another_unit_at_one_client(factor):
     (line,) = doubts(np.where(CLIENT == "b", MEASURED * factor, MEASURED))
     assert line.startswith("column 'u': median ")
@@ -88,10 +88,59 @@ def test_names_that_differ_in_case_or_are_abbreviations():
     levels = {"categories": np.array(["Female", "M", "Male", "male"]), "category_of": np.ones(4, dtype=int)}
     lines = doubts(np.arange(ROWS) % 4.0, **levels, client=np.repeat(["North", "north"], ROWS // 2))
     assert lines == [
-        "column 'u': Male, male differ only in case: --fold-case or task.fold_case=true",
-        "column 'u': is 'M' short for 'Male'? --map 'u:M=Male' or task.map=[u:M=Male]",
+        "column 'u': Male, male differ only in case: --fold-case or task.fold_case=true [North 30, north 30]",
+        "column 'u': is 'M' short for 'Male'? --map 'u:M=Male' or task.map=[u:M=Male] [North 15, north 15]",
         "client names: North, north differ only in case: --fold-case or task.fold_case=true",
     ]
+
+
+def test_fahrenheit_at_one_client():
+    celsius = RANDOM.normal(37, 0.4, ROWS).round(1)
+    (line,) = doubts(np.where(CLIENT == "b", celsius * 1.8 + 32, celsius).round(1))
+    assert line.startswith("column 'u': median 99 at client 'b', 37 at the others")
+
+
+@pytest.mark.parametrize(("column", "value"), [(MEASURED, 10000), (RANDOM.normal(37, 0.4, ROWS), 98.2), (PLAIN, -500)])
+def test_values_far_from_all_others(column, value):
+    """A typing error, or another unit in a few rows; a long tail is none."""
+    (line,) = doubts(with_values(column, [1, 41], value))
+    assert line.startswith(f"column 'u': 2 rows have {value:g}, the others ")
+    assert line.endswith(": is this a typing error, or another unit? [a 1, b 1]")
+    assert doubts(np.exp(RANDOM.normal(4, 2, ROWS)).round(2)) == []
+
+
+def test_columns_without_values():
+    (line,) = doubts(np.full(ROWS, np.nan))
+    assert line == "columns without values: u: drop them (drop)"
+    (line,) = doubts(np.where(CLIENT == "a", MEASURED, np.nan))
+    assert line.startswith("no values at some clients: u (at b, c); their values there are filled from the other")
+
+
+def test_equal_columns():
+    (line,) = doubts(PLAIN)
+    assert line == "columns 'plain' and 'u' are equal: drop one (drop)"
+
+
+@pytest.mark.parametrize(
+    ("y", "start"),
+    [
+        (LABEL + 1, "label: every label is 1 or 2: for classes, use the condition 'LABEL==2'"),
+        (with_values(LABEL, [1, 41], 9), "label: 2 rows have 9, all others 0 or 1: correct or remove them"),
+        (with_values(LABEL, [5], 31), "label: 1 row has 31, all others 0 or 1: correct or remove them"),
+        (np.arange(ROWS) % 3.0, "label: few whole numbers (0, 1, 2), used as a measurement: declare the label as cat"),
+        (with_values(PLAIN[::-1], [7], -999), "label: 1 row has -999, which may mean missing: remove them"),
+    ],
+)
+def test_doubtful_labels(y, start):
+    data = data_of(MEASURED, y=y)
+    (line,) = [finding.text for finding in find_doubts(data)]
+    assert line.startswith(start)
+    assert find_doubts(data, labels_are_numbers=True) == []  # a loss for numbers is declared
+
+
+def test_labels_of_numbers_or_two_classes_are_not_doubtful():
+    for y in (LABEL, PLAIN[::-1], RANDOM.poisson(40, ROWS).astype(float)):
+        assert doubts(MEASURED, y=y) == []
 
 
 def test_blood_types_are_no_abbreviations():
@@ -139,9 +188,23 @@ def test_columns_that_determine_the_event_of_survival_times():
 @pytest.mark.parametrize(
     ("name", "folder", "expected"),
     [
-        ("heart", "heart_disease", ["few whole numbers, used as measurements: ca (0, 1, 2, 3)"]),
+        (
+            "heart",
+            "heart_disease",
+            [
+                "few whole numbers, used as measurements: ca (0, 1, 2, 3)",
+                "no values at some clients: chol (at switzerland); their values there are filled from the other",
+            ],
+        ),
         ("crime", "communities_crime", ["column 'LemasSwFTFieldOps': 3 rows have 0, the others at least 0.37"]),
-        ("eicu", "eicu_demo", ["few whole numbers, used as measurements: eyes (1, 2, 3, 4), motor (1,"]),
+        (
+            "eicu",
+            "eicu_demo",
+            [
+                "few whole numbers, used as measurements: eyes (1, 2, 3, 4), motor (1,",
+                "no values at some clients: urine (at 29 clients), temperature (at 350), ph (at 50 clients)",
+            ],
+        ),
     ],
 )
 def test_few_warnings_about_declared_tables(name, folder, expected, real_data):

@@ -34,13 +34,16 @@ b,6,230,red,,m,0
 """
 NEW = """age,chol,color,ward,sex
 1.5,200,red,1,m
+77,200,red,8,none
 ?,0,blue,2,F
 -999,199.5,purple,9,f
 4,?,,,?
 7,-999,green,3,x
 2.25,250,?,2,m
 """
-COLUMNS = Columns(categorical=("ward",), missing=("-999", "chol:0"), map=("sex:F=f",))
+COLUMNS = Columns(
+    categorical=("ward",), missing=("-999", "chol:0"), map=("sex:F=f", "sex:none=NA", "ward:8=NA", "age:77=NA")
+)
 OUTPUTS = {"softmax": 3}
 
 

@@ -31,6 +31,13 @@ def test_every_publication_is_a_task(make_run):
         assert make_run(f"task={name}").task.publication == name
 
 
+@pytest.mark.parametrize("task", ["custom task.path=t.csv", *PUBLICATIONS])
+def test_rows_of_tables_have_equal_weights(make_run, task):
+    """Sites of 4 patients would otherwise weigh like sites of 33, and reverse signs; the paper's tasks are uniform."""
+    assert make_run(*f"task={task}".split()).hparams.weighting == "examples"
+    assert make_run("task=lasso").hparams.weighting == "uniform"
+
+
 def test_heart(real_data):
     data = PUBLICATIONS["heart"].read(str(real_data("heart_disease")), 0)
     assert dict(zip(*np.unique(data.client, return_counts=True), strict=True)) == HOSPITALS

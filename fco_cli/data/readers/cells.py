@@ -15,7 +15,7 @@ from fco_cli.data.readers.numerals import number_in
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")  # defaults; users add their own
+MISSING = ("", "?", "NA", "N/A", "na", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null")  # users add their own
 TRUTH = {"true": 1.0, "false": 0.0}
 ORDERINGS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
@@ -149,11 +149,19 @@ class Renaming:
         """Return the new names of the columns."""
         return [self.columns.get(name, name) for name in header]
 
-    def names(self, column: str, texts: Array) -> Array:
-        """Return the new texts of a column; texts lose surrounding white space."""
-        distinct, member = np.unique(np.char.strip(texts), return_inverse=True)
+    def new_texts(self, column: str, texts: Array) -> list[str]:
+        """Return the texts of a column after its rules."""
         known = self.texts.get(column, {})
-        new = [known.get(text, text) for text in distinct.tolist()]
+        return [known.get(text, text) for text in texts.tolist()]
+
+    def missing_cells(self, column: str, cells: CellParser) -> list[str]:
+        """Return the texts of a column that are renamed to a missing-value marker."""
+        return [old for old, new in self.texts.get(column, {}).items() if new in cells.missing_texts]
+
+    def names(self, column: str, texts: Array) -> Array:
+        """Return the new names of a column; names lose surrounding white space."""
+        distinct, member = np.unique(np.char.strip(texts), return_inverse=True)
+        new = self.new_texts(column, distinct)
         return np.array([text.casefold() if self.fold_case else text for text in new], dtype=np.str_)[member]
 
 

@@ -37,6 +37,7 @@ WIDE = 2000  # columns; pandas has an overhead per column
 SPECIAL_CHARACTERS = ('"', "\0")
 DELIMITERS = (",", ";", "\t")
 QUOTED = re.compile(r'"[^"]*"')
+SEPARATOR_LINE = re.compile(r'"?sep=([,;\t])"?\s*')  # the first line of some files for Excel
 
 Row = tuple[int, list[str]]  # number (from 1) of its last line, and its cells
 
@@ -75,14 +76,16 @@ class Tsv(Csv):
 class TableReader:
     """Incremental reader of one table."""
 
-    def __init__(self, path: Path, header: list[str], options: ReadOptions) -> None:
-        columns = options.columns
+    def __init__(self, path: Path, header: list[str], options: ReadOptions, is_typed: bool = False) -> None:
+        columns, self.width, self.is_typed = options.columns, len(header), is_typed
+        while len(header) > 1 and not header[-1]:  # separators at the end of every line
+            header = header[:-1]
         self.renaming = Renaming.of(path, columns.map, header, columns.fold_case, options.labeled)
         self.path, self.header, self.options = path, self.renaming.header(header), options
         self.index: ColumnIndex = index_columns(path, self.header, options)
         self.cells = CellParser.from_markers(columns.missing, self.header, columns.decimal)
         self.chunk_rows = max(1, CHUNK_CELLS // len(header))
-        self.pandas_options = _pandas_options(self.index, len(header))
+        self.pandas_options = _pandas_options(self.index, self.width)
         self.numbers = array("d")  # [N, d], grows in place
         self.lines = array("q")
         self.texts: dict[int, list[tuple[int, str]]] = {}  # texts of the features that are not all numbers
@@ -95,6 +98,8 @@ class TableReader:
         plain = [(done + i, line) for i, line in enumerate(chunk, 1) if line.strip("\r\n")]
         for number, line in plain:
             self._check_width(number, line.count(delimiter) + 1)
+            if self.width > len(self.header):
+                self._check_unnamed(number, line.split(delimiter))
         if not plain:
             return
         frame = self._frame("".join(line for _, line in plain), delimiter)
@@ -137,13 +142,21 @@ class TableReader:
         return numbers[codes]
 
     def _check_width(self, line: int, cells: int) -> None:
-        if cells != len(self.header):
-            raise UserError(f"{self.path}: line {line} has {cells} cells, the header has {len(self.header)}")
+        if cells != self.width:
+            raise UserError(f"{self.path}: line {line} has {cells} cells, the header has {self.width}")
+
+    def _check_unnamed(self, line: int, cells: list[str]) -> None:
+        """Raise UserError if a column without a name, at the end of the table, is not empty."""
+        for column, cell in enumerate(cells[len(self.header) :], len(self.header) + 1):
+            if cell.strip():
+                text = shown(cell.strip(), 40)
+                raise UserError(f"{self.path}: line {line}: column {column} has no name, but holds {text!r}; name it")
 
     def add(self, rows: list[Row]) -> None:
         """Add rows that are already split into cells."""
         for line, cells in rows:
             self._check_width(line, len(cells))
+            self._check_unnamed(line, cells)
         try:
             self._add_numbers(rows)
         except ValueError:  # a column is no longer all numbers
@@ -195,7 +208,7 @@ class TableReader:
         table = RawTable(
             path, self.options.columns, features, numbers, texts, np.frombuffer(self.lines, np.int64),
             row_clients(path, self._names_of(index.client), rows, self.options),
-            index.meaning, None, self.renaming,
+            index.meaning, None, self.renaming, is_typed=self.is_typed,
         )  # fmt: skip
         if index.label is not None:
             table.label = label_column(table, self.cells, self.others[index.label], index.meaning.column)
@@ -262,8 +275,11 @@ def _open_table(path: Path, options: ReadOptions) -> Iterator[tuple[list[str], _
     """Open a file and return the column names and the lines after the header."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = _lines(path, file)
-        first = next(lines, "")
-        content = _Content(chain([first], lines), _delimiter(first))
+        first, done = next(lines, ""), 0
+        stated = SEPARATOR_LINE.fullmatch(first)
+        if stated is not None:
+            first, done = next(lines, ""), 1
+        content = _Content(chain([first], lines), _delimiter(first) if stated is None else stated[1], done)
         rows = content.rows()
         header: list[str] = next(rows, [])
         if not header:
@@ -280,7 +296,7 @@ def _open_table(path: Path, options: ReadOptions) -> Iterator[tuple[list[str], _
             raise UserError(
                 f"{path}: its first line holds numbers: give the column names of a table without header (names)"
             )
-        content.done = rows.line_num
+        content.done += rows.line_num
         yield names, content
 
 

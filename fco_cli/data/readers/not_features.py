@@ -20,8 +20,9 @@ MIN_DATES = 5  # rows with a calendar number
 MIN_CALENDAR = 19000101
 EXCEL_DATES = (10_000, 80_000)  # serial dates from 1927 to 2119
 _PEOPLE = "patient|patienten|subject|subj|pat|person|case|fall|record|stay|visit|encounter|hadm|icustay|sample|study"
+_AREA = "zip|plz|postcode|postal code"
 _IDENTIFIER = re.compile(
-    rf"(?:.* )?(?:ids?|mrn|ssn|pid|uuid|guid)(?: .*)?|.*(?:{_PEOPLE})s? ?(?:id|nr|no|number|nummer|num|#)"
+    rf"(?:.* )?(?:ids?|mrn|ssn|pid|uuid|guid|{_AREA})(?: .*)?|.*(?:{_PEOPLE})s? ?(?:id|nr|no|number|nummer|num|#)"
 )
 _DATE = re.compile(
     r"(?:.* )?(?:date|dates|datum|dob|birthday)(?: .*)?|.*(?:date|datum)|birth|admission|discharge|death"

@@ -16,6 +16,7 @@ from fco_cli.problem.layout import Array
 
 DECIMALS = (".", ",")
 MAX_LENGTH = 60  # characters of a number with its unit
+MAX_WORDS, MAX_WORD = 4, 20  # texts among numbers that an error lists, and their length
 _SPACES = " '’\u00a0\u202f"  # separate thousands in either notation
 
 
@@ -70,6 +71,7 @@ class Interpretation:
 
     values: dict[str, float] | None = None  # by text; None: not numbers
     unit: str = ""
+    decimal: str = "."
     problem: tuple[str, str] | None = None  # a cell, and why the column is neither numbers nor categories
 
 
@@ -85,10 +87,12 @@ def interpret(texts: Iterable[str], numbers: Array, decimal: str | None, column:
     if words:
         if not parts and not len(numbers):
             return Interpretation()
-        missing = f"the text as missing ({by_option('missing', shown(words[0], 40))})"
-        return Interpretation(
-            problem=(words[0], f"a column must hold numbers or categories: declare {missing}, or {declare}")
-        )
+        few = [shown(words[0], 40), *[word for word in words[1:] if len(word) <= MAX_WORD][: MAX_WORDS - 1]]
+        other = f"; {len(words)} different texts there are not numbers" if len(words) > 1 else ""
+        missing = f"the text{'s' * (len(few) > 1)} as missing ({by_option('missing', *few)})"
+        number = f"write a number for it ({by_option('map', f'{shown(column, 40)}:{few[0]}=NUMBER')})"
+        advice = f"a column must hold numbers or categories{other}: declare {missing}, {number}, or declare {declare}"
+        return Interpretation(problem=(words[0], advice))
     first_with_unit: dict[str, str] = {}
     for text, (_, unit) in parts.items():
         first_with_unit.setdefault(unit, text)
@@ -106,7 +110,7 @@ def interpret(texts: Iterable[str], numbers: Array, decimal: str | None, column:
     if invalid := [text for text, value in values.items() if value is None]:
         allowed = f"not a number with the decimal separator {used!r} ({by_option('decimal', used)})"
         return Interpretation(problem=(invalid[0], allowed))
-    return Interpretation({text: value for text, value in values.items() if value is not None}, unit)
+    return Interpretation({text: value for text, value in values.items() if value is not None}, unit, used)
 
 
 def _decimal(
@@ -134,8 +138,27 @@ def _unit(unit: str) -> str:
     return repr(unit) if unit else "none"
 
 
-def by_option(name: str, value: str) -> str:
-    """Return how to set an option of the readers, on the command line and as a key of `task=custom`."""
-    key = f"task.{name}={value!r}" if name == "decimal" else f"task.{name}=[{shown(value, 40)}]"
-    argument = shown(value, 40)
-    return f"--{name} {argument!r} or {key}" if re.search(r"\W", argument) else f"--{name} {argument} or {key}"
+def by_option(name: str, *values: str) -> str:
+    """Return how to set an option of the readers, on the command line and as a key of `task=custom`, for a shell."""
+    texts = [shown(value, 40) for value in values]
+    if name == "decimal":
+        return f"--decimal {texts[0]!r} or task.decimal={texts[0]!r}"
+    arguments = [f"--{name}={in_shell(text)}" if text[:1] == "-" else f"--{name} {in_shell(text)}" for text in texts]
+    elements = ",".join(_element(text) for text in texts)
+    return f"{' '.join(arguments)} or {in_shell(f'task.{name}=[{elements}]', SAFE_IN_KEYS)}"
+
+
+SAFE, SAFE_IN_KEYS = r"[\w]*", r"[\w\[\].,:=%+/@-]*"  # characters that need no quotes in a shell
+
+
+def in_shell(text: str, safe: str = SAFE) -> str:
+    """Return a text in the quotes that a shell needs."""
+    if re.fullmatch(safe, text):
+        return text
+    return f"'{text}'" if "'" not in text else '"' + re.sub(r'(["\\$`])', r"\\\1", text) + '"'
+
+
+def _element(text: str) -> str:
+    """Return an element of a list of texts in the configuration, in quotes where its characters end an element."""
+    mark = "'" if '"' in text else '"'
+    return f"{mark}{text}{mark}" if re.search(r"""[,\[\]{}'"]""", text) else text

@@ -59,7 +59,7 @@ class Parquet(Table):
             path, columns, features, numbers, texts, np.arange(read.num_rows),
             row_clients(path, clients, read.num_rows, options),
             index.meaning, None, opened.renaming,
-            unit="row",
+            unit="row", is_typed=True,
         )  # fmt: skip
         if index.label is not None:
             raw.label = _label(raw, header[index.label], table, cells)

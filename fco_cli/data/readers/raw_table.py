@@ -17,7 +17,7 @@ from fco_cli.data.readers.source import Columns
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
-Problem = tuple[str, str]  # a cell, and what is wrong with it
+Problem = tuple[int, str, str]  # the row, its cell, and what is wrong with it
 
 
 @dataclass
@@ -37,18 +37,21 @@ class RawTable:
     split: Array | None = None
     weights: Array | None = None
     unit: str = "line"  # what `lines` counts
+    is_typed: bool = False  # numbers are stored as numbers, not written with a decimal separator
     event_meaning: Label | None = None
     event: Array | None = None  # same format as the label
     patient: Array | None = None
     problems: dict[int, Problem] = field(default_factory=dict)  # of columns that are neither numbers nor categories
-    label_problem: tuple[int, str, str] | None = None  # the row, the cell and the reason
+    label_problem: Problem | None = None
 
     def complete(self, cells: CellParser, dates: dict[str, list[str]], derivations: list[Derivation]) -> RawTable:
         """Convert texts to numbers, mark missing values, rename, and add columns derived from `dates`."""
-        units = self._convert_texts(cells.decimal)
+        units = self._convert_texts(cells)
+        self._note_renamed_numbers()
         cells.mark_missing(self.numbers, self.features)
         for feature, unit in units.items():  # so that columns with different units have different names
-            self.features[feature] += f" [{unit}]"
+            suffix = f" [{unit}]"
+            self.features[feature] = self.features[feature].removesuffix(suffix) + suffix
         self.client = self.renaming.names(self.columns.client, self.client)
         if self.patient is not None:
             self.patient = self.renaming.names(self.columns.patient or "", self.patient)
@@ -64,23 +67,79 @@ class RawTable:
                 self.features.append(one.name)
         return self
 
-    def _convert_texts(self, decimal: str | None) -> dict[int, str]:
-        """Replace the texts of columns of numbers with commas or units; return the units by feature."""
-        units = {}
+    def _convert_texts(self, cells: CellParser) -> dict[int, str]:
+        """Replace the texts of columns of numbers, after renaming, by numbers; return the units by feature."""
+        units, commas = {}, {}
+        self._mark_missing_cells(cells)
         for feature, (rows, texts) in list(self.texts.items()):
             name = self.features[feature]
             if name in self.columns.categorical or self.kind(feature) == "date":
                 continue
-            numbers = self.numbers[:, feature]
-            meaning = interpret(np.unique(texts).tolist(), numbers[~np.isnan(numbers)], decimal, name)
+            numbers, new_texts = self.numbers[:, feature], self.renaming.new_texts(name, texts)
+            meaning = interpret(set(new_texts), numbers[~np.isnan(numbers)], cells.decimal, name)
             if meaning.problem is not None:
-                self.problems[feature] = meaning.problem
+                cell, advice = meaning.problem
+                row = int(rows[new_texts.index(cell)])
+                self.problems[feature] = row, cell, advice
             elif meaning.values is not None:
-                self.numbers[rows, feature] = [meaning.values[text] for text in texts.tolist()]
+                self.numbers[rows, feature] = [meaning.values[text] for text in new_texts]
                 del self.texts[feature]
                 if meaning.unit:
                     units[feature] = meaning.unit
+                if meaning.decimal == "," and not self.is_typed:
+                    commas[feature] = next(text for text in new_texts if "," in text)
+        if commas and cells.decimal is None:
+            self._note_decimal_points(commas)
         return units
+
+    def _note_decimal_points(self, commas: dict[int, str]) -> None:
+        """Note decimal points in a table with decimal commas, where points may separate thousands."""
+        feature, cell = next(iter(commas.items()))
+        example = f"column {shown(self.features[feature])!r} has decimal commas ({shown(cell, 40)})"
+        for other in sorted({*range(len(self.features))}.difference(self.texts, commas)):
+            numbers = self.numbers[:, other]
+            rows = np.flatnonzero(np.isfinite(numbers) & (numbers != np.floor(numbers)))
+            if len(rows):
+                advice = f"state that points separate thousands ({by_option('decimal', ',')}), or use one separator"
+                self.problems[other] = (
+                    int(rows[0]),
+                    f"{numbers[rows[0]]:g}",
+                    f"{example}, this one has points: {advice}",
+                )
+
+    def _mark_missing_cells(self, cells: CellParser) -> None:
+        """Remove the texts and numbers that are renamed to a missing-value marker."""
+        for name in set(self.renaming.texts).intersection(self.features):
+            feature = self.features.index(name)
+            missing = self.renaming.missing_cells(name, cells)
+            numbers = [number for cell in missing if (number := parse_number(cell)) is not None]
+            self.numbers[np.isin(self.numbers[:, feature], numbers), feature] = np.nan
+            if feature in self.texts:
+                rows, texts = self.texts.pop(feature)
+                is_known = ~np.isin(texts, missing)
+                if is_known.any():
+                    self.texts[feature] = rows[is_known], texts[is_known]
+
+    def _note_renamed_numbers(self) -> None:
+        """Note numbers in columns of numbers that are to be renamed, which is possible for categories only."""
+        for name, rules in self.renaming.texts.items():
+            if name in self.columns.categorical:
+                continue
+            for old in rules:
+                if (number := parse_number(old)) is None:
+                    continue
+                missing = f"declare it as missing ({by_option('missing', f'{name}:{old}')})"
+                declare = f"the column as categorical ({by_option('categorical', name)})"
+                advice = f"a number cannot be renamed (map): {missing}, or {declare}"
+                if name in self.features:
+                    feature = self.features.index(name)
+                    rows = np.flatnonzero(self.numbers[:, feature] == number)
+                    if len(rows) and feature not in self.texts:
+                        self.problems.setdefault(feature, (int(rows[0]), old, advice))
+                if name == self.meaning.column and self.label is not None and self.label.dtype.kind != "U":
+                    rows = np.flatnonzero(self.label == number)
+                    if len(rows) and self.label_problem is None:
+                        self.label_problem = int(rows[0]), old, advice
 
     def _days(self, name: str, texts: list[str], cells: CellParser) -> Array:
         """Return a column of dates in days; NaN where it is missing."""
@@ -138,16 +197,19 @@ class RawTable:
                 first = next(i for i, text in enumerate(texts) if DATE.match(text))
                 self.fail(int(rows[first]), name, texts[first], DATE_ADVICE)
             if feature in self.problems:
-                cell, advice = self.problems[feature]
+                row, cell, advice = self.problems[feature]
                 numbers = np.count_nonzero(~np.isnan(self.numbers[:, feature]))
                 share = f"{numbers} of {len(self.lines)} rows have a number there; " if numbers else ""
-                self.fail(int(rows[texts.tolist().index(cell)]), name, cell, share + advice)
+                self.fail(row, name, cell, share + advice)
             if self.label is not None and is_free_text(texts):
                 self.fail(int(rows[0]), name, texts[0], TEXT_ADVICE)
         return sorted({*self.texts, *declared})
 
     def _check_numbers(self, categorical: list[int]) -> None:
-        """Raise UserError for identifiers and dates among the columns of numbers; not for rows to predict from."""
+        """Raise UserError for invalid columns of numbers, also for identifiers and dates unless rows are to predict."""
+        for feature, (row, cell, advice) in self.problems.items():
+            if feature not in categorical:
+                self.fail(row, self.features[feature], cell, advice)
         if self.label is None:
             return
         for feature in sorted(suspects(self.numbers).difference(categorical)):
@@ -216,7 +278,9 @@ class RawTable:
 
 def label_column(table: RawTable, cells: CellParser, texts: list[str], name: str) -> Array:
     """Return a column as numbers if all cells are numbers, otherwise as texts; note what is wrong with the label."""
-    known = {text: "" if text.strip() in cells.missing_texts else text.strip() for text in set(texts)}
+    rules = {} if name in table.columns.categorical else table.renaming.texts.get(name, {})
+    new = {text: rules.get(text.strip(), text.strip()) for text in set(texts)}
+    known = {text: "" if cell in cells.missing_texts else cell for text, cell in new.items()}
     distinct = {text for text in known.values() if text}
     numbers = {text: parse_number(text, cells.decimal) for text in distinct if text.lower() not in TRUTH}
     values = {text: number for text, number in numbers.items() if number is not None}
@@ -234,4 +298,4 @@ def label_column(table: RawTable, cells: CellParser, texts: list[str], name: str
     if problem is not None and name == table.meaning.column:
         row = next(row for row, text in enumerate(texts) if known[text] == problem[0])
         table.label_problem = row, *problem
-    return name_array(table.path, "label", [known[text] for text in texts])
+    return name_array(table.path, "label", [known[text] and text.strip() for text in texts])  # renamed later

@@ -28,6 +28,7 @@ from fco_cli.memory_limit import in_units, require_memory
 
 MAX_RATIO = 200  # of memory for reading to size on disk, if reading takes more than SMALL_BYTES
 SMALL_BYTES = 64 << 20
+UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -226,9 +227,8 @@ def as_user_error(path: Path, what: str, expected: tuple[type[Exception], ...] =
             raise UserError(f"{shown(path)}: cannot be read: {problem.strerror}") from problem
         if isinstance(problem, UnicodeDecodeError):
             byte = problem.object[problem.start]
-            raise UserError(
-                f"{shown(path)}: is not UTF-8 text: invalid byte {byte:#04x}; save it as UTF-8"
-            ) from problem
+            kind = "UTF-16" if problem.object[:2] in UTF_16_MARKS else f"not UTF-8 text: invalid byte {byte:#04x}"
+            raise UserError(f"{shown(path)}: is {kind}; save it as UTF-8 (`CSV UTF-8` in a spreadsheet)") from problem
         reason = shown(problem) or type(problem).__name__
         raise UserError(f"{shown(path)}: is not {what} that can be read: {reason}") from problem
 

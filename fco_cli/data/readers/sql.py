@@ -44,7 +44,7 @@ class Sql(Table):
     def raw(self, path: Path, options: ReadOptions) -> RawTable:
         with _result(path) as result:
             header = [str(name).strip() for name in result.keys()]  # noqa: SIM118  # iteration yields rows
-            reader, done = TableReader(path, header, options), 0
+            reader, done = TableReader(path, header, options, is_typed=True), 0
             while rows := result.fetchmany(CHUNK_ROWS):
                 reader.add([(done + i, [_cell(value) for value in row]) for i, row in enumerate(rows)])
                 done += len(rows)

@@ -15,6 +15,7 @@ import numpy as np
 from fco_cli.data.format import UNASSIGNED, Arrays, check_unique, format_list, name_array, shown
 from fco_cli.data.readers.cells import Label
 from fco_cli.data.readers.dates import Derivation
+from fco_cli.data.readers.numerals import by_option
 from fco_cli.data.readers.raw_table import RawTable
 from fco_cli.data.readers.source import Columns, Format, ReadOptions
 from fco_cli.errors import UserError
@@ -62,7 +63,7 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     used = [name for name in header if name not in dropped]
     check_unique(path, "columns", used)
     if "" in used:
-        raise UserError(f"{path}: column {index[''] + 1} has no name; remove it if it holds row numbers")
+        raise UserError(f"{path}: column {index[''] + 1} has no name: name it, or remove it if it holds row numbers")
     if options.labeled and options.in_folder and not columns.dealt and columns.client in used:
         raise UserError(
             f"{path}: has a column {shown(columns.client)!r}, but a file in a folder holds one client, named after the "
@@ -114,6 +115,8 @@ def _check_columns_exist(path: Path, header: Sequence[str], options: ReadOptions
     for name in (*dropped, *categorical, *required):
         if name not in existing:
             hint = " (task.partition assigns rows without clients to clients)" if name == columns.client else ""
+            if len(header) == 1 or "" in header:
+                hint = "; the first line must hold the column names, separated by commas, semicolons or tabs"
             raise UserError(f"{path}: column {shown(name)!r} not found; columns are {format_list(header)}{hint}")
     if dropped_and_used := [name for name in (*required, *columns.categorical) if name in columns.drop]:
         raise UserError(f"{path}: column {shown(dropped_and_used[0])!r} is both dropped and used")
@@ -158,7 +161,12 @@ def _reorder_columns(path: Path, part: Arrays, first_path: Path, first: Arrays) 
             for what, names in (("missing columns", lacking), ("additional columns", extra))
             if names
         ]
-        raise UserError(f"{path}: its columns differ from those of {first_path.name}: {'; '.join(differences)}")
+        hint = ""
+        with_unit = next((name for name in [*lacking, *extra] if name.rpartition(" [")[0] in [*lacking, *extra]), None)
+        if with_unit is not None:
+            rule = by_option("map", f"{with_unit.rpartition(' [')[0]}={with_unit}")
+            hint = f"; if the unit is the same, state it ({rule})"
+        raise UserError(f"{path}: its columns differ from those of {first_path.name}: {'; '.join(differences)}{hint}")
     index = {name: k for k, name in enumerate(own)}
     order = np.array([index[name] for name in expected])
     moved = {"x": part["x"][:, order], "features": first["features"]}

@@ -122,3 +122,19 @@ def test_pandas_and_the_cell_parser_read_the_same_table(tmp_path_factory, rows):
     assert fast.texts == slow.texts
     for name in ("lines", "client", "label"):
         assert getattr(fast, name).tolist() == getattr(slow, name).tolist()
+
+
+def test_files_written_by_spreadsheets(tmp_path, csv, error_message):
+    """A line that states the separator, and separators at the end of every line."""
+    data = read(csv(tmp_path, 'sep=;\nclient;x;y;;\na;1;0;;\na;2;1;;\n"b";3;0;; \nb;4;1;;\n'))
+    assert data.feature_names == ["x"]
+    assert data.x[:, 0].tolist() == [1, 2, 3, 4]
+    message = error_message(csv(tmp_path, "client,x,y,\na,1,0,\na,2,1,\nb,3,0,late\nb,4,1,\n"))
+    assert "line 4: column 4 has no name, but holds 'late'; name it" in message
+    message = error_message(csv(tmp_path, ",client,x,y\n0,a,1,0\n1,a,2,1\n2,b,3,0\n3,b,4,1\n"))
+    assert "column 1 has no name: name it, or remove it if it holds row numbers" in message
+    for first in ("Report of 12.03.2024", "Patient,,Laboratory,"):
+        message = error_message(csv(tmp_path, f"{first}\nclient,x,y\na,1,0\n"))
+        assert "; the first line must hold the column names, separated by commas, semicolons or tabs" in message
+    (tmp_path / "t.csv").write_text("client,x,y\na,1,0\n", encoding="utf-16")
+    assert "t.csv: is UTF-16; save it as UTF-8 (`CSV UTF-8` in a spreadsheet)" in error_message(tmp_path / "t.csv")

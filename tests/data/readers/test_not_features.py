@@ -12,7 +12,20 @@ COUNT = np.arange(100.0)
 
 
 @pytest.mark.parametrize(
-    "name", ["id", "PatientID", "patient_id", "subject#", "patientnr", "Fallnummer", "MRN", "case no", "record id"]
+    "name",
+    [
+        "id",
+        "PatientID",
+        "patient_id",
+        "subject#",
+        "patientnr",
+        "Fallnummer",
+        "MRN",
+        "case no",
+        "record id",
+        "ZIP code",
+        "plz",
+    ],
 )
 def test_names_of_identifiers(name):
     assert "an identifier is not a feature" in reason_to_refuse(name, 7 * COUNT)

@@ -283,7 +283,10 @@ def test_texts_of_numbers_are_converted_in_every_format(tmp_path, suffix):
         (["1,600", "2", "3", "4"], "the comma may separate decimals or thousands: state the decimal separator"),
         (["5 mg", "5 g", "6 g", "7 g"], "column 'u' is '5 mg'; cells have the units 'g' and 'mg': convert them to one"),
         (["5 mg", "5", "6", "7"], "column 'u' is '5 mg'; 3 of 4 rows have a number there; cells have the units none"),
-        (["none", "5 mg", "6 mg", "7 mg"], "declare the text as missing (--missing none or task.missing=[none]), or"),
+        (
+            ["none", "5 mg", "6 mg", "7 mg"],
+            "declare the text as missing (--missing none or task.missing=[none]), write a number",
+        ),
     ],
 )
 def test_a_refused_column_is_named_with_a_cell_and_an_option(tmp_path, error_message, cells, expected_message):
@@ -350,7 +353,13 @@ def test_files_of_clients_with_different_units_are_refused(tmp_path, error_messa
     write(tmp_path, "crea,y\n80 µmol/l,0\n90 µmol/l,1\n", "a.csv")
     write(tmp_path, "crea,y\n0.9 mg/dl,0\n1.1 mg/dl,1\n", "b.csv")
     expected = "missing columns crea [µmol/l]; additional columns crea [mg/dl]"
-    assert expected in error_message(tmp_path)
+    assert error_message(tmp_path).endswith(expected)
+    write(tmp_path, "crea,y\n75,0\n95,1\n", "b.csv")
+    rule = "if the unit is the same, state it (--map 'crea=crea [µmol/l]' or"
+    assert rule in error_message(tmp_path)
+    data = read(tmp_path, Columns(map=("crea=crea [µmol/l]",)))
+    assert data.feature_names == ["crea [µmol/l]"]
+    assert data.x[:, 0].tolist() == [80, 90, 75, 95]
 
 
 STAYS = """\
