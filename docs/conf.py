@@ -63,7 +63,8 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "show_memory": False,
     "download_all_examples": False,
-    "capture_repr": ("_repr_html_", "__repr__"),
+    "capture_repr": (),
+    "image_scrapers": ("matplotlib", "gallery_figures.scrape_figures"),  # docs/_ext
     "abort_on_example_error": True,
     "within_subsection_order": "FileNameSortKey",
 }

@@ -13,5 +13,5 @@ from fco_cli.reporting.figures.brain import read_weights
 
 record = run("task=fmri_sim", "task.train_subjects=2", "algo=feddualavg", "hparams.rounds=60")
 plotting.plot_stat_map(read_weights(record.folder), bg_img=None, display_mode="z", cut_coords=5, black_bg=False)
-print(f"accuracy {record.final['accuracy']:.2f}, density {record.final['density']:.3f}")
+print(f"accuracy {record.final['validation_accuracy']:.2f}, density {record.final['density']:.3f}")
 plt.gcf()

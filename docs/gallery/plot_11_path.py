@@ -14,4 +14,4 @@ from fco_cli.reporting.figures.paths import draw_cv
 table = Path(fco_cli.data.example.__file__).parent / "hospitals.csv"
 found = path(f"task.path={table}", "task.client=hospital", "task.label=diagnosis", "task.drop=[days,died]")
 print(found.models["1se"])
-draw_cv(found)
+figure = draw_cv(found)

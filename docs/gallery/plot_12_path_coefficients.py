@@ -13,4 +13,4 @@ from fco_cli.reporting.figures.paths import draw_coefficients
 
 table = Path(fco_cli.data.example.__file__).parent / "hospitals.csv"
 found = path(f"task.path={table}", "task.client=hospital", "task.label=diagnosis", "task.drop=[days,died]")
-draw_coefficients(found)
+figure = draw_coefficients(found)

@@ -13,4 +13,4 @@ from fco_cli.reporting.figures.classification import draw_client_calibration
 
 table = Path(fco_cli.data.example.__file__).parent / "hospitals.csv"
 found = path(f"task.path={table}", "task.client=hospital", "task.label=diagnosis", "task.drop=[days,died]")
-draw_client_calibration(found.predictions("1se"))
+figure = draw_client_calibration(found.predictions("1se"))

@@ -12,9 +12,9 @@ from fco_cli.api import run
 for noise in (1, 2, 4, 8):
     record = run(
         "task=digits", "regularizer=l2_squared", "regularizer.strength=0.001", "transform=row_clip_noise",
-        f"transform.noise={noise}", "hparams.rounds=20",
+        f"transform.noise_multiplier={noise}", "hparams.rounds=20",
     )  # fmt: skip
-    plt.plot(record.final["epsilon"], record.final["accuracy"], "o", label=f"noise {noise}")
+    plt.plot(record.final["epsilon"], record.final["validation_accuracy"], "o", label=f"noise {noise}")
 plt.xlabel("epsilon")
 plt.ylabel("accuracy")
 plt.legend()
