@@ -9,7 +9,7 @@ ALGO ?=
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test pytest test-all lint reproduce-figures leaderboard benchmark federation-demo clean
+.PHONY: help install run test pytest test-all lint docs reproduce-figures leaderboard benchmark federation-demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ pytest: $(INSTALLED)
 
 test-all: lint ## lint and all tests, those at the paper's size too
 	$(PYTEST) -m 'slow or not slow'
+
+docs: $(INSTALLED) ## build the documentation site, offline, into docs/_build/html; a warning is an error
+	MPLBACKEND=Agg $(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)

@@ -2,8 +2,8 @@
 A low-rank matrix
 =================
 
-The true 16 x 16 matrix has rank 3, and the nuclear norm is the penalty. The mean of low-rank matrices has a higher rank
-than each of them.
+The true 16 x 16 matrix has rank 3, and the nuclear norm is the penalty: a proximal step sets small singular values to
+zero. A mean of low-rank matrices can have a higher rank than each of them.
 """
 
 from fco_cli.api import plot, sweep
@@ -19,4 +19,5 @@ results = sweep(
     "hparams.rounds=60",
 )
 axes = plot(results, y="rank")
-axes.set_title("Rank of the model")
+axes.axhline(3, color="0.6", linewidth=0.8)
+axes.set_title("Rank of the model (gray: the truth)")

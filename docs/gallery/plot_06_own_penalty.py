@@ -30,5 +30,5 @@ class Cube(Constraint):
 
 
 record = run("task=lasso", "task.dimension=40", "task.ones=10", "regularizer=cube", "regularizer.side=0.5")
-plt.stem(record.model["weights"])
+plt.stem(record.model["weights"].ravel())
 plt.title("Weights in a box of side 0.5")

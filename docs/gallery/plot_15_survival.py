@@ -21,7 +21,7 @@ print(fit.summary())
 
 # %%
 for hospital, curve in fit.survival.reset_index().groupby("client"):
-    plt.step(curve["time"], curve["survival"], where="post", label=hospital)
+    plt.step([0, *curve["time"]], [1, *curve["survival"]], where="post", label=hospital)
 plt.xlabel("days")
 plt.ylabel("survival")
 plt.legend()
