@@ -40,7 +40,7 @@ test-all: lint ## lint and all tests, those at the paper's size too
 	$(PYTEST) -m 'slow or not slow'
 
 docs: $(INSTALLED) ## build the documentation site, offline, into docs/_build/html; a warning is an error
-	MPLBACKEND=Agg $(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)

@@ -148,6 +148,8 @@ def test_links_of_the_readme_and_contributing():
 
 
 def test_the_ledger_adds_up():
-    total, *parts = map(int, re.search(r"applies (\d+) tests of .*?:\n(\d+) \D+ (\d+) \D+ (\d+) \D+ (\d+)", README).groups())
+    total, *parts = map(
+        int, re.search(r"applies (\d+) tests of .*?:\n(\d+) \D+ (\d+) \D+ (\d+) \D+ (\d+)", README).groups()
+    )
     assert sum(parts) == total
     assert f"applies {total} tests" in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

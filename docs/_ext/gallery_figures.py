@@ -1,4 +1,4 @@
-"""Image scraper of sphinx-gallery for matplotlib figures that pyplot does not manage, as fco's drawing functions return."""
+"""Image scraper of sphinx-gallery for matplotlib figures without pyplot, as fco's functions return them."""
 
 from __future__ import annotations
 

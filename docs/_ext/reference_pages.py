@@ -68,7 +68,7 @@ def configuration_page() -> str:
                 continue
             files = (ROOT / "conf" / "base" / "tabular.yaml", ROOT / "conf" / group / f"{name}.yaml")
             comments = {key: text for file in files for key, text in yaml_descriptions(file).items()}
-            keys = [key for key in fields(kind) if key.name != "name" and key.init]
+            keys = [key for key in fields(kind) if key.name != "name" and is_key(key)]
             lines += [f"### `{group}={name}`", "", first_paragraph(kind), ""]
             lines += key_table(kind, keys, f"{group}.", comments)
     return "\n".join(lines) + "\n"
@@ -87,6 +87,11 @@ def key_table(kind: type, keys: list[Field[Any]], prefix: str, comments: Mapping
         for key in keys
     ]
     return ["| key | type | default | meaning |", "|---|---|---|---|", *rows, ""]
+
+
+def is_key(key: Field[Any]) -> bool:
+    """Return False for fields that the program sets, such as those of another configuration group."""
+    return key.init and not key.metadata.get("omegaconf_ignore")
 
 
 def type_text(key: Field[Any]) -> str:

@@ -111,7 +111,9 @@ def _check_loaded(name: str, path: Path, source: bytes) -> None:
         return
     codes = {code.co_qualname: code for code in code_objects(compile(source, str(path), "exec", dont_inherit=True))}
     tree = ast.parse(source)
-    stores = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stores = Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
     constants = {
         target.id: node.value.value
         for node in tree.body

@@ -75,7 +75,7 @@ class Blockwise(Regularizer):
     {weights: {name: l1, strength: 0.1}}.
     """
 
-    blocks: dict[str, Any]
+    blocks: dict[str, Any]  # name of a block to name and parameters of its regularizer
     name: str = "blockwise"
 
     def __post_init__(self) -> None:
