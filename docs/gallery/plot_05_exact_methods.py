@@ -2,8 +2,8 @@
 Biased and exact methods
 ========================
 
-FedDualAvg ends near the optimum, at a distance that depends on its client rate. With control variates (ZHJ) the
-distance goes to zero. The gap is measured from a certified optimum.
+FedDualAvg ends near the optimum, at a distance that depends on its client rate. With control variates (ZHJ)
+only the noise of the batches is left. The gap is measured from a certified optimum.
 """
 
 from fco_cli.api import run, sweep

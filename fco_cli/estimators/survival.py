@@ -85,7 +85,7 @@ class CoxRegression(FederatedLinear):
         return self
 
     def predict(self, X: Any) -> Array:
-        """Compute the risk scores of rows, X @ coef_: the larger, the earlier the event.
+        """Compute the risk scores of rows, ``X @ coef_``: the larger, the earlier the event.
 
         Parameters
         ----------
