@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 INSTALLED := $(VENV)/.installed
 PROFILE ?= paper
 FIGURES ?=
@@ -14,15 +15,19 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(INSTALLED): pyproject.toml
+$(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(INSTALLED): $(CORE)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
 install: $(INSTALLED) ## set up .venv with everything for development
 
-run: $(INSTALLED) ## one run: lasso with federated dual averaging
+run: $(CORE) ## one run: lasso with federated dual averaging
 	$(BIN)/fco-run task=lasso algo=feddualavg
 
 lint: $(INSTALLED) ## ruff and mypy
