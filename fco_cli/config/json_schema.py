@@ -68,7 +68,8 @@ def _group_schema(group: str, kinds: Iterable[type]) -> Schema:
 
 def _comments(group: str, names: Iterable[str]) -> dict[str, str]:
     """Return the comments of a group's YAML files by key; the first file wins."""
-    folder, found = Path(str(files("fco_cli.conf"))) / group, {}
+    folder = Path(str(files("fco_cli.conf"))) / group
+    found: dict[str, str] = {}
     for name in names:
         found |= {key: text for key, text in yaml_descriptions(folder / f"{name}.yaml").items() if key not in found}
     return found
@@ -81,12 +82,12 @@ def _object(kinds: Iterable[type], described: dict[str, str]) -> Schema:
     for kind in kinds:
         hints = typing.get_type_hints(kind)
         texts |= {key: text for key, text in _field_descriptions(kind).items() if key not in texts}
-        for key in fields(kind):
-            schema = _type_schema(hints[key.name])
-            if schema not in properties.setdefault(key.name, []):
-                properties[key.name].append(schema)
+        for field in fields(kind):
+            schema = _type_schema(hints[field.name])
+            if schema not in properties.setdefault(field.name, []):
+                properties[field.name].append(schema)
     texts |= described
-    result = {}
+    result: dict[str, Schema] = {}
     for key, schemas in sorted(properties.items()):
         allowed = [one for schema in schemas for one in schema.get("anyOf", [schema])]
         result[key] = {"anyOf": [one for k, one in enumerate(allowed) if one not in allowed[:k]]}

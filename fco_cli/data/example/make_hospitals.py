@@ -28,7 +28,8 @@ FOLLOW_UP = 1500  # days
 
 def rows(seed: int = 20211) -> list[tuple[object, ...]]:
     """Return the rows of the table."""
-    random, found = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    found: list[tuple[object, ...]] = []
     for hospital, (patients, mean_age, men, missing) in HOSPITALS.items():
         for _ in range(patients):
             age = int(np.clip(random.normal(mean_age, 9), 25, 88))
