@@ -58,10 +58,11 @@ def _write_schemas(arguments: list[str]) -> bool:
 
     from fco_cli.config.json_schema import write_schemas
 
-    if len(arguments) != 2 or arguments[0] != "--schema":
-        raise UserError(f"--schema: got {' '.join(arguments)}; must be fco-run --schema FOLDER")
-    for path in write_schemas(Path(arguments[1])):
-        print_line(str(path))
+    with one_line_errors("fco-run"):
+        if len(arguments) != 2 or arguments[0] != "--schema":
+            raise UserError(f"--schema: got {' '.join(arguments)}; must be fco-run --schema FOLDER")
+        for path in write_schemas(Path(arguments[1])):
+            print_line(str(path))
     return True
 
 
