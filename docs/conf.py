@@ -24,6 +24,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "sphinx-mathjax-offline",  # formulas without a network
     "reference_pages",  # docs/_ext
     "repository_links",
 ]
