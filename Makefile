@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 INSTALLED := $(VENV)/.installed
 PROFILE ?= paper
 FIGURES ?=
@@ -9,20 +10,24 @@ ALGO ?=
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test pytest test-all lint reproduce-figures leaderboard benchmark federation-demo clean
+.PHONY: help install run test pytest test-all lint docs reproduce-figures leaderboard benchmark federation-demo clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(INSTALLED): pyproject.toml
+$(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(INSTALLED): $(CORE)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
 install: $(INSTALLED) ## set up .venv with everything for development
 
-run: $(INSTALLED) ## one run: lasso with federated dual averaging
+run: $(CORE) ## one run: lasso with federated dual averaging
 	$(BIN)/fco-run task=lasso algo=feddualavg
 
 lint: $(INSTALLED) ## ruff and mypy
@@ -38,6 +43,9 @@ pytest: $(INSTALLED)
 
 test-all: lint ## lint and all tests, those at the paper's size too
 	$(PYTEST) -m 'slow or not slow'
+
+docs: $(INSTALLED) ## build the documentation site, offline, into docs/_build/html; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)

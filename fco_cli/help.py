@@ -53,6 +53,7 @@ and dry_run (print the estimated time and memory).
   fco-advise task=lasso            prints the learning rates recommended by the theorems for the task's data
   fco-run task=lasso --cfg job     prints the whole configuration of a run
   fco-run --version                prints the version
+  fco-run --schema FOLDER          writes JSON schemas of the YAML groups, for editors
   fco-run --hydra-help             Hydra's own flags; tab completion: eval "$(fco-run -sc install=bash)"
 """
 

@@ -143,6 +143,11 @@ def test_a_module_edited_after_loading_is_rejected(folder):
         digest(folder)  # as in a new process
 
 
+def test_a_module_may_have_arrays_and_names_that_are_assigned_twice(folder):
+    """As in a script, whose classes are used in its own process."""
+    digest(folder, my_helper=HELPER + "\nimport numpy\ntable = numpy.ones(3)\nstep = 0\nstep += 1\n")
+
+
 def test_references_to_installed_packages_are_ignored(folder):
     digest(folder)
     modules = {module for module, _ in reachable([definition_of(sys.modules["my_method"].Method)])}

@@ -25,7 +25,9 @@ def declared(requirements: list[str]) -> set[str]:
 
 
 CORE = declared(PROJECT["dependencies"])
-EXTRAS = declared([one for name, own in PROJECT["optional-dependencies"].items() if name != "dev" for one in own])
+EXTRAS = declared(
+    [one for name, own in PROJECT["optional-dependencies"].items() if name not in ("dev", "docs") for one in own]
+)
 SOURCES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
 
 

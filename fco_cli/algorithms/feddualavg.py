@@ -172,7 +172,7 @@ class McFedDa(CFedDa):
     name: str = "mc_fedda"
     style = Style("MC-FedDA", "#882255", "^", (4, 1, 1, 1), family="strong convexity")
     rho: float = 1250.0  # the authors' value in the last stage
-    stages: int = 3
+    stages: int = 3  # restarts, the first stage included
     stage_rounds: int = 50  # length of all stages but the last; an eighth of all rounds in the authors' scripts
     broadcast = (Vector("z"), Vector("start"), Scalar("t"), Scalar("factor"))
     adds_increments = False  # a message of an earlier stage does not belong to the next one

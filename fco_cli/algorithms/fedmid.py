@@ -64,7 +64,7 @@ class FedProx(FedMidOsp):
 
     name: str = "fedprox"
     style = Style("FedProx", "#88CCEE", "d", family="server steps and FedProx")
-    strength: float = 0.1
+    strength: float = 0.1  # of the term that keeps a client's model close to the server's
 
     def __post_init__(self) -> None:
         is_valid = np.isfinite(self.strength) and self.strength >= 0

@@ -37,7 +37,7 @@ from fco_cli.problem.regularizers import Regularizer, all_regularizers
 class Momentum(Federated):
     """Mixin that adds momentum to an algorithm whose clients send one array."""
 
-    momentum: float = 0.9
+    momentum: float = 0.9  # share of the last server step that is added to the next
 
     def __post_init__(self) -> None:
         require(0 <= self.momentum < 1, "algo.momentum", self.momentum, "at least 0, below 1")

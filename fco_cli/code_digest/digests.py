@@ -16,6 +16,7 @@ import inspect
 import sys
 import time
 import types
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -109,12 +110,16 @@ def _check_loaded(name: str, path: Path, source: bytes) -> None:
     if path.is_relative_to(PACKAGE) and path.stat().st_mtime < PACKAGE_LOADED:
         return
     codes = {code.co_qualname: code for code in code_objects(compile(source, str(path), "exec", dont_inherit=True))}
+    tree = ast.parse(source)
+    stores = Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
     constants = {
         target.id: node.value.value
-        for node in ast.parse(source).body
+        for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         for target in node.targets
-        if isinstance(target, ast.Name)
+        if isinstance(target, ast.Name) and stores[target.id] == 1
     }
     same = all(codes.get(code.co_qualname) == code for code in _loaded_codes(module))
     if not same or any(vars(module).get(key) != value for key, value in constants.items()):
@@ -134,7 +139,8 @@ def _loaded_codes(module: types.ModuleType) -> Iterator[types.CodeType]:
     for value in list(vars(module).values()):
         members = vars(value).values() if isinstance(value, type) and value.__module__ == module.__name__ else [value]
         for member in members:
-            function = inspect.unwrap(getattr(member, "__func__", getattr(member, "fget", member)) or member)
+            inner = getattr(member, "__func__", getattr(member, "fget", None))
+            function = inspect.unwrap(member if inner is None else inner)
             code = getattr(function, "__code__", None)
             if code is not None and function.__module__ == module.__name__ and code.co_filename == module.__file__:
                 yield code

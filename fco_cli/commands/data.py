@@ -1,4 +1,4 @@
-"""fco-data: list, convert, check and describe clients' data."""
+"""fco-data: list, convert, check and describe clients' data, and write an example table."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("list", help="list the data sets, and whether they are downloaded")
     command.add_argument("folder", nargs="?", type=Path, help="also list the .npz files in this folder")
     command.set_defaults(do=_list)
+
+    about = "write a table of four simulated hospitals, to try the commands without data of your own"
+    command = commands.add_parser("example", help=about)
+    command.add_argument(
+        "file", nargs="?", type=Path, default=Path("hospitals.csv"), help="file to write (default: %(default)s)"
+    )
+    command.set_defaults(do=_example)
 
     command = commands.add_parser("convert", help="convert CSV, Parquet, svmlight, LEAF JSON or TFF HDF5 to .npz")
     _source(command)
@@ -104,6 +111,31 @@ def _list(options: argparse.Namespace) -> None:
                 use, size = f"task=custom task.path={shown(path)}", f"{path.stat().st_size / 1e6:.1f} MB"
                 table.add_row(shown(path.stem), use, size)
     _print(table)
+
+
+def _example(options: argparse.Namespace) -> None:
+    import shlex
+    from importlib.resources import files
+
+    from fco_cli.data.format import shown
+    from fco_cli.data.readers.source import as_user_error
+    from fco_cli.files import write_atomically
+
+    path = options.file
+    if path.suffix != ".csv" or not str(path).isprintable():
+        raise UserError(f"{shown(path)}: the output file must have a printable name that ends in .csv")
+    content = files("fco_cli.data.example").joinpath("hospitals.csv").read_bytes()
+    with as_user_error(path, "a table"):
+        is_new = not path.exists()
+        if not is_new and path.read_bytes() != content:
+            raise UserError(f"{path}: exists and differs from the example; give another file name")
+    if is_new:
+        write_atomically(path, content)
+    rows, quoted = content.count(b"\n") - 1, shlex.quote(str(path))
+    print_line(f"{path}: {rows} simulated patients of four hospitals. Next:")
+    print_line(f"  fco-data describe {quoted} --client hospital --label diagnosis --drop days --drop died")
+    task = f"{shlex.quote(f'task.path={path}')} task.client=hospital task.label=diagnosis"
+    print_line(f"  fco-run -m experiment=path {task} task.drop=[days,died]")
 
 
 def _convert(options: argparse.Namespace) -> None:

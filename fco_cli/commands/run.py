@@ -43,7 +43,7 @@ def program() -> None:
 
 def main() -> None:
     """Run the command line and close connections to sites."""
-    if handle_version_and_help(_help):
+    if handle_version_and_help(_help) or _write_schemas(sys.argv[1:]):
         return
     try:
         run_hydra("fco-run", run, sweep, expect)
@@ -59,6 +59,22 @@ def _help() -> str:
     if os.environ.get(VARIABLE) or any(OVERRIDE.match(argument) for argument in sys.argv[1:]):
         register_plugins(sys.argv[1:])
     return help_text()
+
+
+def _write_schemas(arguments: list[str]) -> bool:
+    """Write the JSON schemas of the YAML groups if `--schema FOLDER` is given, and return True."""
+    if "--schema" not in arguments:
+        return False
+    from pathlib import Path
+
+    from fco_cli.config.json_schema import write_schemas
+
+    with one_line_errors("fco-run"):
+        if len(arguments) != 2 or arguments[0] != "--schema":
+            raise UserError(f"--schema: got {' '.join(arguments)}; must be fco-run --schema FOLDER")
+        for path in write_schemas(Path(arguments[1])):
+            print_line(str(path))
+    return True
 
 
 def run(config: DictConfig) -> float:

@@ -37,7 +37,7 @@ class FederatedRegressorCV(RegressionCV):
     loss : {"squared", "huber", "poisson"}, default="squared"
         Loss of a row. The squared loss has no factor 1/2.
     regularizer : str, default="l1"
-        Name of a convex regularizer with a strength or a radius (the table of the README lists all names).
+        Name of a convex regularizer with a strength or a radius (docs/regularizers.md lists all names).
     regularizer_options : dict, default=None
         Other parameters of the regularizer, such as {"groups": {"x0": "a", "x1": "a", "x2": "b"}} of "group_lasso".
     n_strengths : int, default=100
@@ -109,7 +109,7 @@ class FederatedClassifierCV(ClassificationCV):
     Parameters
     ----------
     regularizer : str, default="l1"
-        Name of a convex regularizer with a strength or a radius (the table of the README lists all names).
+        Name of a convex regularizer with a strength or a radius (docs/regularizers.md lists all names).
     regularizer_options : dict, default=None
         Other parameters of the regularizer, such as {"groups": {"x0": "a", "x1": "a", "x2": "b"}} of "group_lasso".
     n_strengths : int, default=100

@@ -17,8 +17,8 @@ from fco_cli.problem.regularizers import Regularizer
 class FederatedElasticNetCV(RegressionCV):
     """`FederatedElasticNet` with a cross-validated strength and mixing ratio.
 
-    The penalty is strength * (l1_ratio |w|_1 + (1 - l1_ratio) / 2 |w|_2^2), as in scikit-learn's `ElasticNetCV`, whose
-    `alpha` is half the strength. The selected model is refitted on all rows; it is that of
+    The penalty is ``strength * (l1_ratio |w|_1 + (1 - l1_ratio) / 2 |w|_2^2)``, as in scikit-learn's `ElasticNetCV`,
+    whose `alpha` is half the strength. The selected model is refitted on all rows; it is that of
     `FederatedElasticNet(strength_ * l1_ratio_, strength_ * (1 - l1_ratio_))`.
 
     Parameters

@@ -36,7 +36,7 @@ class FederatedRegressor(Regression):
     loss : {"squared", "huber", "poisson"}, default="squared"
         Loss of a row. The squared loss has no factor 1/2.
     regularizer : str, default="none"
-        Name of the regularizer, such as "l1_ball" (the table of the README lists all names).
+        Name of the regularizer, such as "l1_ball" (docs/regularizers.md lists all names).
     regularizer_options : dict, default=None
         Parameters of the regularizer, such as {"radius": 2}.
     algo : str, default="auto"
@@ -88,7 +88,7 @@ class FederatedRegressor(Regression):
 class FederatedLasso(Regression):
     """Linear regression with an l1 penalty.
 
-    The objective is mean (x'w + b - y)^2 + strength * |w|_1. scikit-learn's `Lasso(alpha)` has the same solution as
+    The objective is ``mean (x'w + b - y)^2 + strength * |w|_1``. scikit-learn's `Lasso(alpha)` has the same solution as
     `FederatedLasso(2 * alpha)`.
 
     Parameters
@@ -142,7 +142,7 @@ class FederatedLasso(Regression):
 class FederatedElasticNet(Regression):
     """Linear regression with an l1 and a squared l2 penalty.
 
-    The objective is mean (x'w + b - y)^2 + strength * |w|_1 + l2_strength / 2 * |w|_2^2.
+    The objective is ``mean (x'w + b - y)^2 + strength * |w|_1 + l2_strength / 2 * |w|_2^2``.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ class FederatedClassifier(Classification):
     Parameters
     ----------
     regularizer : str, default="l2_squared"
-        Name of the regularizer, such as "l1_ball" (the table of the README lists all names). With "none", separable
+        Name of the regularizer, such as "l1_ball" (docs/regularizers.md lists all names). With "none", separable
         classes have no solution.
     regularizer_options : dict, default=None
         Parameters of the regularizer, such as {"radius": 2}; for "l2_squared" by default {"strength": 0.001}.
@@ -322,8 +322,8 @@ class FederatedClassifier(Classification):
 class FederatedLogisticRegression(Classification):
     """Logistic or softmax regression with an l1 penalty.
 
-    The objective is mean log-loss + strength * |w|_1. scikit-learn's `LogisticRegression` has the same solution with
-    `C = 1 / (strength * n_samples)` and an l1 penalty.
+    The objective is ``mean log-loss + strength * |w|_1``. scikit-learn's `LogisticRegression` has the same solution
+    with `C = 1 / (strength * n_samples)` and an l1 penalty.
 
     Parameters
     ----------

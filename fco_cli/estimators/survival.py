@@ -85,7 +85,7 @@ class CoxRegression(FederatedLinear):
         return self
 
     def predict(self, X: Any) -> Array:
-        """Compute the risk scores of rows, X @ coef_: the larger, the earlier the event.
+        """Compute the risk scores of rows, ``X @ coef_``: the larger, the earlier the event.
 
         Parameters
         ----------
@@ -132,9 +132,9 @@ class CoxRegression(FederatedLinear):
 class FederatedCox(CoxRegression):
     """Cox regression with an elastic-net penalty, stratified by client.
 
-    The objective is -(log partial likelihood) / n_samples + strength * |w|_1 + l2_strength / 2 * |w|_2^2. Each client
-    has its own baseline hazard, so that only rows of the same client are compared (R: `strata(client)`). Ties are
-    treated by Breslow's method. Only sums over the rows of a client leave it.
+    The objective is ``-(log partial likelihood) / n_samples + strength * |w|_1 + l2_strength / 2 * |w|_2^2``. Each
+    client has its own baseline hazard, so that only rows of the same client are compared (R: `strata(client)`). Ties
+    are treated by Breslow's method. Only sums over the rows of a client leave it.
 
     Parameters
     ----------

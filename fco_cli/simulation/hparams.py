@@ -20,14 +20,14 @@ class Hparams:
     server_lr: float  # eta_s
     rounds: int | str  # auto: until the KKT residual is at most `tolerance` (simulation/evaluate.py)
     clients_per_round: int | str  # a number, or all
-    batch_size: int
-    local_epochs: int
-    eval_every: int = 1
+    batch_size: int  # rows of a local step
+    local_epochs: int  # passes over a client's rows in a round
+    eval_every: int = 1  # rounds between evaluations
     weighting: str = "uniform"  # client weights p_m in F and in every mean: uniform, or examples (rows per client)
     normalize_steps: bool = True  # divide a client's update by its number of steps; false: the paper's plain mean,
     # which weighs client m by p_m K_m if the clients take different numbers of steps
     last_batch: str = "keep"  # remaining rows of an epoch: keep as a smaller batch, drop, or straddle into the next
-    dtype: str = "float64"
+    dtype: str = "float64"  # of rows and weights: float32 or float64
     fraction_bits: int | None = None  # add messages in 64-bit fixed point with this number of fractional bits, required
     # by masks (docs/federation.md); null: floating point
     tolerance: float = 1e-8  # on the relative KKT residual

@@ -101,8 +101,8 @@ class Fmri(BrainTask):
 
     name: str = "fmri"
     data_dir: str | None  # data folder of nilearn; null: the default of nilearn
-    train_subjects: list[int]
-    validation_subjects: list[int]
+    train_subjects: list[int]  # numbers of the subjects, from 1
+    validation_subjects: list[int]  # numbers of the subjects that are held out
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,8 +139,8 @@ class FmriSim(BrainTask):
     """
 
     name: str = "fmri_sim"
-    train_subjects: int
-    validation_subjects: int
+    train_subjects: int  # number of subjects
+    validation_subjects: int  # number of subjects that are held out
     sessions: int  # per subject
     scans: int  # per session, half of them faces
     resolution: int  # mm; 8 gives 3,666 voxels

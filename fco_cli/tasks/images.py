@@ -37,7 +37,7 @@ class ImageClassification(Task):
     The configuration group `model` can replace this model.
     """
 
-    hidden: list[int] = field(default_factory=list)
+    hidden: list[int] = field(default_factory=list)  # widths of hidden layers; []: softmax regression
 
     main_metric = "validation_accuracy"
 
@@ -66,9 +66,9 @@ class Digits(ImageClassification):
     """Classification of 8 x 8 images, assigned to clients by a Dirichlet draw per class (Hsu, Qi and Brown, 2019)."""
 
     name: str = "digits"
-    clients: int
+    clients: int  # number of simulated clients
     concentration: float  # of the Dirichlet distribution; small values give skewed clients
-    test_fraction: float
+    test_fraction: float  # share of the rows that is held out
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +100,7 @@ class Femnist(ImageClassification):
     """Classification of handwritten characters, 10 digits or 62 digits and letters; a client is a writer."""
 
     name: str = "femnist"
-    classes: int
+    classes: int  # 10 (digits) or 62 (digits and letters)
     client_fraction: float  # share of the writers; 0.1 in the paper for the digits
     writers: str = "drawn"  # drawn: at random, by the seed; first: the first by name
     data_dir: str | None = None  # a TFF or LEAF folder, or an .npz file; null: download

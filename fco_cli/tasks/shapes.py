@@ -22,7 +22,7 @@ THRESHOLD = 1e-2  # smaller weights, jumps and groups count as zero
 class ShapedRegression(SyntheticRegression):
     """Base class of regressions with structured true weights of length `dimension`."""
 
-    dimension: int
+    dimension: int  # number of weights
 
     main_metric = "recovery_error"
 
@@ -52,7 +52,7 @@ class Mixture(ShapedRegression):
     """Regression with weights on the simplex: `active` non-zeros in the proportions active : active - 1 : ... : 1."""
 
     name: str = "mixture"
-    active: int
+    active: int  # number of weights that are not zero in the truth
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +75,7 @@ class Piecewise(ShapedRegression):
     """Regression with piecewise constant weights: `pieces` segments of equal length."""
 
     name: str = "piecewise"
-    pieces: int
+    pieces: int  # number of segments
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,8 +111,8 @@ class GroupSparse(ShapedRegression):
     """Regression with group-sparse weights: the first `active` groups of `group_size` weights are 1, the others 0."""
 
     name: str = "group_sparse"
-    group_size: int
-    active: int
+    group_size: int  # weights of a group
+    active: int  # groups whose weights are not zero in the truth
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -89,8 +89,8 @@ class Lasso(SyntheticRegression):
     """Lasso whose true weights are `ones` ones followed by zeros."""
 
     name: str = "lasso"
-    dimension: int
-    ones: int
+    dimension: int  # number of weights
+    ones: int  # weights that are 1 in the truth; the others are 0
 
     main_metric = "f1"
 
@@ -117,7 +117,7 @@ class Nuclear(SyntheticRegression):
 
     name: str = "nuclear"
     dimension: int  # of the square matrix
-    rank: int
+    rank: int  # of the true matrix
 
     main_metric = "rank"
 

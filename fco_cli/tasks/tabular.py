@@ -59,9 +59,9 @@ class Tabular(ModelTerms):
     ranges: Any = None  # public ranges of columns, which replace statistics of rows (data/ranges.py); null: none
     moments_noise: float | None = None  # noise multiplier of one release of moments, with ranges; null: no release
     holdout: str  # validation rows: split (column), clients, rows (of every client) or none; auto: split or rows
-    holdout_fraction: float
+    holdout_fraction: float  # share of the rows or clients for validation
     test: str  # test rows, evaluated once at the end: same values; auto: split or none
-    test_fraction: float
+    test_fraction: float  # share of the rows or clients for the test
     class_weight: str | None  # balanced: all classes have equal total weight
     site_intercept: bool  # a private bias per client instead of a common one
     # prepare rows from exact sums over the clients (`data/exact_sums.py`), set by the run
@@ -314,7 +314,7 @@ class Custom(Tabular):
     fold_case: bool = False  # names of clients, categories and classes are equal in any case
     min_samples: int  # clients with fewer samples are dropped
     partition: str | None  # assignment of rows to simulated clients
-    partition_clients: int
+    partition_clients: int  # number of simulated clients
     partition_concentration: float
 
     def __post_init__(self) -> None:
@@ -369,7 +369,7 @@ class Published(Tabular):
     """Task on one of PUBLICATIONS."""
 
     name: str = "published"
-    publication: str
+    publication: str  # name of the published table
     data_dir: str | None  # folder with the files; null: download
     min_samples: int  # clients with fewer samples are dropped
 

@@ -55,6 +55,11 @@ def check_algorithm(kind: Kind, *, limit: Limit | None = None, compiled: bool = 
     ------
     AssertionError
         With the name of the first check that fails.
+
+    Examples
+    --------
+    >>> from fco_cli.algorithms.fedavg import FedAvg
+    >>> check_algorithm(FedAvg, limit="bias")  # doctest: +SKIP
     """
     assert getattr(kind, "federated", False), f"{kind.__name__} does not derive from Federated"
     with kernels_as_python():

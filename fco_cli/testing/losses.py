@@ -32,6 +32,11 @@ def check_loss(loss: Loss, *, labels: Array | None = None, convex: bool = True, 
     ------
     AssertionError
         With the name of the first check that fails.
+
+    Examples
+    --------
+    >>> from fco_cli.problem.losses import Logistic
+    >>> check_loss(Logistic())  # doctest: +SKIP
     """
     assert loss.client_loss is None, f"{loss.name} is not a sum over rows; check it by tests of its own"
     with kernels_as_python():

@@ -42,6 +42,11 @@ def check_regularizer(
     ------
     AssertionError
         With the name of the first check that fails.
+
+    Examples
+    --------
+    >>> from fco_cli.problem.regularizers.penalties import L1
+    >>> check_regularizer(L1(strength=0.5))  # doctest: +SKIP
     """
     psi = regularizer if isinstance(regularizer, Regularizer) else make_regularizer(regularizer)
     psi.check(shape)

@@ -37,6 +37,11 @@ def check_task(task: Task) -> None:
     ------
     AssertionError
         With the name of the first check that fails.
+
+    Examples
+    --------
+    >>> from my_tasks import Ramp  # doctest: +SKIP
+    >>> check_task(Ramp(clients=4))  # doctest: +SKIP
     """
     x = task.data(SEED, "float64").training.x
     with kernels_as_python(x.shape[0] * x.shape[1] <= MAX_PYTHON_NUMBERS):

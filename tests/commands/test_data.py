@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 from dataclasses import asdict
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -42,6 +45,42 @@ def test_convert_check_describe(table, tmp_path, capsys):
     assert "samples per client" in out
     assert "label skew" in out
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_example_is_the_bundled_table_and_its_next_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("hospitals.csv", "my table.csv"):
+        main(["example"] if name == "hospitals.csv" else ["example", name])
+        first, describe, run = capsys.readouterr().out.splitlines()
+        assert first == f"{name}: 770 simulated patients of four hospitals. Next:"
+        assert (tmp_path / name).read_bytes() == files("fco_cli.data.example").joinpath("hospitals.csv").read_bytes()
+        command, *arguments = shlex.split(describe)
+        assert command == "fco-data"
+        main(arguments)
+        assert re.search(r"samples +770", capsys.readouterr().out)
+        assert shlex.split(run)[:4] == ["fco-run", "-m", "experiment=path", f"task.path={name}"]
+
+
+def test_the_example_replaces_no_other_file(tmp_path, capsys):
+    path = tmp_path / "hospitals.csv"
+    main(["example", str(path)])
+    changed = path.stat().st_mtime_ns
+    main(["example", str(path)])  # the same content: left alone
+    assert path.stat().st_mtime_ns == changed
+    path.write_text("mine")
+    for name, message in (
+        (path, "exists and differs from the example; give another file name"),
+        (tmp_path / "example.txt", "must have a printable name that ends in .csv"),
+        (tmp_path / "none" / "example.csv", "none"),
+    ):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(["example", str(name)])
+        assert end.value.code == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert path.read_text() == "mine"
 
 
 def test_list_shows_the_available_data_sets(table, tmp_path, capsys):

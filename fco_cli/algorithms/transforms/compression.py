@@ -51,7 +51,7 @@ class Quantize(Transform):
     """Stochastic quantization: a message contains s and, for every entry, the index of its level in `bits` bits."""
 
     name: str = "quantize"
-    bits: int = 8
+    bits: int = 8  # per entry of a message
     random = True
 
     def __post_init__(self) -> None:

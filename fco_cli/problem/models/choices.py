@@ -83,7 +83,7 @@ class LowRank(ModelChoice):
 
     name: str = "low_rank"
     rows: int | None = None  # null: as many as columns
-    columns: int | None = None
+    columns: int | None = None  # of the matrix; null: as many as rows
 
     def __post_init__(self) -> None:
         for key in ("rows", "columns"):

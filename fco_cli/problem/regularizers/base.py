@@ -122,7 +122,7 @@ class Constraint(Regularizer):
 class Ball(Constraint):
     """Norm ball of the given radius."""
 
-    radius: float
+    radius: float  # of the ball, at least 0
 
     def __post_init__(self) -> None:
         positive("radius", self.radius)

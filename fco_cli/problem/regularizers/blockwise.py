@@ -76,7 +76,8 @@ class Blockwise(Regularizer):
     {weights: {name: l1, strength: 0.1}}. A key may be a pattern, such as conv*; a block has the first key that matches.
     """
 
-    blocks: Any  # a mapping; a typed one would keep the keys of its default beside those that are given
+    blocks: Any  # name or pattern of a block to name and parameters of its regularizer; a typed mapping would keep the
+    # keys of its default beside those that are given
     name: str = "blockwise"
 
     def __post_init__(self) -> None:

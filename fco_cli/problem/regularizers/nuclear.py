@@ -37,7 +37,7 @@ def rank_tolerance(w, length):
 class Nuclear(Regularizer):
     """Nuclear norm: psi(W) = strength * (sum of the singular values of W)."""
 
-    strength: float
+    strength: float  # factor of the penalty, at least 0
     name: str = "nuclear"
     dominates_two_norm = True
 

@@ -75,7 +75,7 @@ class Slope(Regularizer):
     smallest. The penalty favors equal magnitudes of correlated features.
     """
 
-    strength: float
+    strength: float  # factor for the smallest magnitude, at least 0
     ramp: float
     name: str = "slope"
 
@@ -116,7 +116,7 @@ class Slope(Regularizer):
 class L0(Regularizer):
     """The l0 penalty: psi(w) = strength * (number of non-zero weights)."""
 
-    strength: float
+    strength: float  # price of a non-zero weight, at least 0
     name: str = "l0"
     convex: ClassVar[bool] = False
     separable: ClassVar[bool] = True
@@ -145,7 +145,7 @@ class L0(Regularizer):
 class L0Ball(Constraint):
     """The l0 ball: at most `nonzeros` weights are non-zero; the projection keeps those largest in magnitude."""
 
-    nonzeros: int
+    nonzeros: int  # largest number of non-zero weights
     name: str = "l0_ball"
     convex: ClassVar[bool] = False
 

@@ -88,7 +88,7 @@ class NoRegularizer(Regularizer):
 class WeightedPenalty(Regularizer):
     """Base class of penalties strength * sum_i factor_i f(w_i); factors are 1 for features not in `factors`."""
 
-    strength: float
+    strength: float  # factor of the penalty, at least 0
     factors: Any = None  # for example {age: 0}: age is not penalized
     separable: ClassVar[bool] = True
 
@@ -143,7 +143,7 @@ class L1(WeightedPenalty):
 class ElasticNet(WeightedPenalty):
     """psi(w) = sum_i factor_i (strength |w_i| + l2_strength / 2 w_i^2)."""
 
-    l2_strength: float
+    l2_strength: float  # factor of the squared l2 norm, at least 0
     name: str = "elastic_net"
     dominates_two_norm = True
 

@@ -76,8 +76,8 @@ def scalar_bounds(lower: Array, upper: Array, size: int) -> Array:
 class Box(Constraint):
     """Box: lower <= w_i <= upper."""
 
-    lower: float
-    upper: float
+    lower: float  # smallest value of a weight
+    upper: float  # largest value of a weight
     name: str = "box"
     separable: ClassVar[bool] = True
 
@@ -141,7 +141,7 @@ class NonNegative(Constraint):
 class Simplex(Constraint):
     """Simplex: w_i >= 0 and sum_i w_i = total."""
 
-    total: float
+    total: float  # sum of the weights
     name: str = "simplex"
 
     def __post_init__(self) -> None:

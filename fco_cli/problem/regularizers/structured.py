@@ -42,7 +42,7 @@ def norm_subgradient(w, strength, out):
 class L2Norm(Regularizer):
     """The l2 norm of a block: psi(w) = strength * |w|_2, not squared; the prox shrinks a block or sets it to 0."""
 
-    strength: float
+    strength: float  # factor of the penalty, at least 0
     name: str = "l2_norm"
     dominates_two_norm = True
 
@@ -96,9 +96,9 @@ class GroupLasso(Regularizer):
     Groups may then have different sizes n_g, and psi(w) = strength * sum_g sqrt(n_g) |w_g|_2.
     """
 
-    strength: float
-    group_size: int
-    groups: Any = None
+    strength: float  # factor of the penalty, at least 0
+    group_size: int  # consecutive weights of a group
+    groups: Any = None  # features to groups: a mapping or a CSV file; null: by group_size
     name: str = "group_lasso"
     dominates_two_norm = True
 
@@ -234,7 +234,7 @@ def add_variation_subgradient(w, strength, out):
 class TotalVariation(Regularizer):
     """Total variation: psi(w) = strength * sum_i |w_{i+1} - w_i|; favors piecewise constant sequences."""
 
-    strength: float
+    strength: float  # factor of the penalty, at least 0
     name: str = "total_variation"
 
     def __post_init__(self) -> None:
@@ -264,8 +264,8 @@ class TotalVariation(Regularizer):
 class FusedLasso(Regularizer):
     """Fused lasso: psi(w) = strength * |w|_1 + variation_strength * sum_i |w_{i+1} - w_i|."""
 
-    strength: float
-    variation_strength: float
+    strength: float  # factor of the l1 norm, at least 0
+    variation_strength: float  # factor of the total variation, at least 0
     name: str = "fused_lasso"
     dominates_two_norm = True
 

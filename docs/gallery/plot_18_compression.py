@@ -1,0 +1,22 @@
+"""
+Fewer bytes
+===========
+
+Full messages, their largest entries with error feedback (topk), and a few bits per number (quantize).
+"""
+
+import matplotlib.pyplot as plt
+
+from fco_cli.api import sweep
+
+problem = ("task=lasso", "task.dimension=256", "task.ones=16", "hparams.client_lr=0.003", "hparams.rounds=80")
+results = sweep(*problem, "transform=none,topk,quantize")
+sent = results.table().set_index("transform.name")["bytes_up"]
+
+# %%
+for name, curve in results.rounds().groupby("transform.name"):
+    plt.semilogy(curve["round"] / 80 * sent[name] / 1e6, curve["objective"], label=name)
+plt.xscale("log")
+plt.xlabel("megabytes sent by the clients")
+plt.ylabel("objective")
+plt.legend()

@@ -1,0 +1,160 @@
+"""docs/_static/curse.html in a real browser: its algorithms agree with the engine, and its controls work."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "_static" / "curse.html"
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+SETTINGS = {"heterogeneity": 0.3, "clientRate": 0.01, "serverRate": 0.8, "steps": 20, "strength": 0.4}
+SIMULATE = """
+const [name, settings, rounds] = arguments;
+const clients = drawClients(settings.heterogeneity);
+const frames = simulate(name, clients, settings, rounds), last = frames[rounds];
+return {
+  clients: clients.map((one) => [one.x.map((row) => Array.from(row)), Array.from(one.y)]),
+  model: Array.from(last.model), models: last.models.map((one) => Array.from(one)), objective: last.objective,
+};
+"""
+
+browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        not (browser and driver and importlib.util.find_spec("selenium")),
+        reason="needs selenium and Debian's chromium and chromium-driver",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    yield started
+    started.quit()
+
+
+@pytest.fixture
+def page(chrome):
+    chrome.set_window_size(1440, 1000)
+    chrome.get(PAGE.as_uri())
+    return chrome
+
+
+def set_value(page, name, value):
+    page.execute_script(
+        "const input = document.getElementById(arguments[0]); input.value = arguments[1];"
+        "input.dispatchEvent(new Event('input'));", name, value,
+    )  # fmt: skip
+
+
+def status(page):
+    return page.find_element("id", "status").text
+
+
+@pytest.mark.parametrize("name", ["fedmid", "feddualavg"])
+def test_the_page_computes_what_the_engine_computes(page, name, here, tmp_path):
+    rounds = 5
+    found = page.execute_script(SIMULATE, name, SETTINGS, rounds)
+    table = tmp_path / "rows.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"x{j}" for j in range(40)), "label", "client"])
+        for m, (x, y) in enumerate(found["clients"]):
+            writer.writerows([*map(repr, row), repr(label), f"c{m}"] for row, label in zip(x, y, strict=True))
+    here(
+        "task=custom", f"task.path={table}", "task.client=client", "task.label=label", "task.standardize=false",
+        "task.loss=squared", "task.holdout=none", "regularizer=l1", "regularizer.strength=0.4", f"algo={name}",
+        "hparams.client_lr=0.01", "hparams.server_lr=0.8", f"hparams.rounds={rounds}", "hparams.batch_size=60",
+        "hparams.local_epochs=20", "hparams.clients_per_round=all", f"output_dir={tmp_path / 'outputs'}",
+    )  # fmt: skip
+    (path,) = (tmp_path / "outputs").rglob("model.npz")
+    model = np.load(path)
+    expected = np.append(model["weights"].ravel(), model["bias"])
+    assert np.abs(expected).max() > 0.3
+    np.testing.assert_allclose(found["model"], expected, rtol=0, atol=1e-10)
+    with (path.parent / "metrics.csv").open() as file:
+        last = list(csv.DictReader(file))[-1]
+    assert found["objective"] == pytest.approx(float(last["objective"]), rel=1e-10)
+
+
+def test_averages_of_sparse_models_are_dense_and_dual_averages_are_not(page):
+    counts = {}
+    for name in ("fedmid", "feddualavg"):
+        found = page.execute_script(
+            SIMULATE.replace("return {", "return {average: nonzeros(last.average),"), name, SETTINGS | {"steps": 50}, 12
+        )
+        clients = [np.count_nonzero(model[:-1]) for model in found["models"]]
+        counts[name] = (max(clients), found["average"])
+    assert counts["fedmid"][1] > counts["fedmid"][0] + 8
+    assert counts["feddualavg"][1] <= counts["feddualavg"][0]
+
+
+def test_controls_work_with_the_keyboard_alone(page):
+    from selenium.webdriver.common.keys import Keys
+
+    assert status(page).startswith("Round 12. FedMiD: clients have")
+    page.find_element("id", "step").send_keys(Keys.ENTER)
+    assert status(page).startswith("Round 13.")
+    page.find_element("id", "round").send_keys(Keys.ARROW_RIGHT)
+    assert status(page).startswith("Round 14.")
+    page.find_element("id", "reset").send_keys(Keys.SPACE)
+    assert "Round 0. FedMiD: clients have 0 non-zero weights" in status(page)
+    page.find_element("id", "play").send_keys(Keys.SPACE)
+    assert page.find_element("id", "play").text == "Pause"
+    page.find_element("id", "play").send_keys(Keys.SPACE)
+    assert page.find_element("id", "play").text == "Play"
+
+
+def test_settings_change_the_pictures_and_divergence_is_stated(page):
+    assert len(page.find_elements("css selector", "#panels section")) == 2
+    set_value(page, "algorithm", "feddualavg")
+    (heading,) = page.find_elements("css selector", "#panels h2")
+    assert heading.text == "FedDualAvg"
+    set_value(page, "strength", "0")
+    assert "clients have 40 non-zero weights, their average has 40" in status(page)
+    set_value(page, "clientRate", "-0.25")
+    set_value(page, "round", "60")
+    assert "FedDualAvg diverges: lower a learning rate" in status(page)
+
+
+def test_the_address_sets_the_inputs(page):
+    page.get("about:blank")
+    page.get(PAGE.as_uri() + "#algorithm=fedmid&clientRate=0.01&steps=1&round=3&play=now")
+    (heading,) = page.find_elements("css selector", "#panels h2")
+    assert heading.text == "FedMiD"
+    assert status(page).startswith("Round 3. FedMiD")
+    assert page.find_element("id", "steps").get_attribute("value") == "1"
+    assert page.find_element("id", "play").text == "Play"
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_page_fits_the_window_and_names_every_control(page, width):
+    page.set_window_size(width, 900)
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    for control in page.find_elements("css selector", "input, select, button"):
+        assert control.accessible_name
+    for picture in page.find_elements("css selector", "svg[role=img]"):
+        assert picture.get_attribute("aria-label")
+    assert [entry for entry in page.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    assert page.execute_script("return performance.getEntriesByType('resource').length") == 0

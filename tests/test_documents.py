@@ -1,0 +1,157 @@
+"""Every command and every block of Python in the README and the tutorials, in the order of the text."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"(?:[Ss]ave this as `(?P<name>\S+)`:\n\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
+
+
+def blocks(text: str) -> list[tuple[str, str, str]]:
+    """Return file name (or ""), language and content of every block."""
+    return [(found["name"] or "", found["language"], found["text"]) for found in BLOCK.finditer(text)]
+
+
+def run_commands(commands: str, folder: Path) -> str:
+    """Run the lines of a block in bash, as a reader does; return their output."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    shell = ["bash", "-euo", "pipefail", "-c", commands]
+    done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def section(title: str) -> str:
+    """Return a section of the README."""
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+@pytest.mark.parametrize("name", ["hospitals", "own_method"])
+def test_a_tutorial_from_start_to_end(name, tmp_path):
+    output = ""
+    for file, language, content in blocks((ROOT / "docs" / "tutorials" / f"{name}.md").read_text(encoding="utf-8")):
+        if language == "python":
+            (tmp_path / file).write_text(content)
+        elif language == "text":  # printed by the command above
+            lines = [line.split() for line in output.splitlines()]
+            assert all(line.split() in lines for line in content.splitlines()), output
+        else:
+            assert not language
+            output = run_commands(content, tmp_path)
+    assert list(tmp_path.glob("outputs/**/result.json"))
+    assert (tmp_path / "outputs" / "report" / "index.html").exists()
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+def test_the_numbers_of_the_tutorials(tmp_path):
+    """docs/tutorials/hospitals.md: missing cells, areas under the curve, the odds ratio of men."""
+    import pandas as pd
+
+    from fco_cli.api import glm, path
+
+    run_commands("fco-data example", tmp_path)
+    text = " ".join((ROOT / "docs" / "tutorials" / "hospitals.md").read_text(encoding="utf-8").split())
+    table = pd.read_csv(tmp_path / "hospitals.csv")
+    missing = table["cholesterol"].isna().groupby(table["hospital"]).mean()
+    assert f"for {missing.pop('south'):.0%} of its patients".replace("%", " %") in text
+    assert missing.max() < 0.09
+    keys = [f"task.path={tmp_path}/hospitals.csv", "task.client=hospital", "task.label=diagnosis"]
+    keys += ["task.drop=[days,died]", f"output_dir={tmp_path}/outputs"]
+    record = path(*keys)
+    clients = record.clients[record.clients["choice"] == "1se"].set_index("client")["auc"]
+    stated = re.search(r"is (0\.\d+) in the east, (0\.\d+) in the north, (0\.\d+) in the south and (0\.\d+)", text)
+    assert stated.groups() == tuple(f"{clients[name]:.2f}" for name in ("east", "north", "south", "west"))
+    assert len(record.models["1se"]) == 6 + 1
+    ratio = glm(*keys).table.loc["sex=male"]
+    stated = re.search(r"have ([\d.]+) times the odds of women, with a 95 % interval of (\d+\.\d) to (\d+\.\d)", text)
+    names = ("ratio", "ratio_low", "ratio_high")
+    assert stated.groups() == tuple(f"{ratio[name]:.1f}" for name in names)
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+def test_the_table_of_the_readme(tmp_path):
+    ((_, _, commands),) = blocks(section("Your own table"))
+    run_commands(commands, tmp_path)
+    assert list(tmp_path.glob("outputs/path/custom/auto/*/1se/model.csv"))
+    assert (tmp_path / "outputs" / "report" / "index.html").exists()
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+def test_the_python_of_the_readme(tmp_path, monkeypatch):
+    import numpy as np
+
+    from fco_cli.estimators import FederatedLasso
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    ((_, language, code),) = blocks(section("Python"))
+    assert language == "python"
+    exec(code, {})
+    assert (tmp_path / "f1.png").read_bytes().startswith(b"\x89PNG")
+    random = np.random.default_rng(0)
+    X, hospital = random.standard_normal((60, 4)), random.integers(0, 3, 60)
+    (inline,) = re.findall(r"`(FederatedLasso\(.*?\)\.fit\(.*?\))`", section("Python"))
+    model = eval(inline, {"FederatedLasso": FederatedLasso, "X": X, "y": 2 * X[:, 1], "hospital": hospital})
+    assert np.argmax(abs(model.coef_)) == 1
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+def test_the_sixty_seconds_of_the_readme(tmp_path):
+    (command,) = re.findall(r"then (fco-run .*)", section("Sixty seconds"))
+    dry = subprocess.run(["make", "--dry-run", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert command in dry
+    output = run_commands(command, tmp_path)
+    assert re.search(r"^f1 +1$", output, re.MULTILINE)
+    assert re.search(r"^density +0\.5$", output, re.MULTILINE)
+
+
+@pytest.mark.ci
+def test_the_options_of_the_sites_of_the_readme(here, tmp_path):
+    """The commands of sites need a coordinator: their options exist, and the analyst's keys are composed."""
+    ((_, _, commands),) = blocks(section("Real sites"))
+    serve, join, analyst = (shlex.split(line, comments=True) for line in commands.splitlines())
+    for command, *words in (serve, join):
+        text = run_commands(f"{command} {words[0]} --help", tmp_path)
+        options = [word for word in words if word.startswith("--")]
+        assert all(re.search(rf"{option}\b", text) for option in options)
+        usage = text.partition("\n\n")[0]
+        while usage != (inner := re.sub(r"\[[^][]*\]", "", usage)):  # optional arguments, which may be nested
+            usage = inner
+        assert set(re.findall(r"--[a-z-]+", usage)) <= set(options)
+    assert "sites:\n  - north\n  - south" in here(*analyst[1:], "--cfg", "job", cwd=tmp_path).out
+
+
+def test_the_targets_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"\bmake ([a-z-]+)", README):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_links_of_the_readme_and_contributing():
+    for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md"):
+        document = ROOT / name
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), f"{name}: {target}"
+
+
+def test_the_ledger_adds_up():
+    total, *parts = map(
+        int, re.search(r"applies (\d+) tests of .*?:\n(\d+) \D+ (\d+) \D+ (\d+) \D+ (\d+)", README).groups()
+    )
+    assert sum(parts) == total
+    assert f"applies {total} tests" in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
