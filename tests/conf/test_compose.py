@@ -24,7 +24,12 @@ TOGETHER += [
 ]
 PRESETS = {"fed_ht": "fedmid_osp", "fediter_ht": "fedmid"}  # an algorithm with another option of another group
 SETS = {"fedfw": "l1_ball", "fed_ht": "l0_ball", "fediter_ht": "l0_ball"}  # what these take in place of a penalty
-NEEDED = {"task=custom": ["task.path=mine.npz", "task.loss=logistic"]}  # what no default can be given for
+NEEDED = {  # what no default can be given for
+    "task=custom": ["task.path=mine.npz", "task.loss=logistic"],
+    "model=torch": ["model.module=net.py:Net"],
+    "participation=trace": ["participation.path=trace.csv"],
+    "time_model=file": ["time_model.path=times.csv"],
+}
 
 
 def own_part(config):
@@ -38,7 +43,7 @@ def resolved(config):
 @pytest.mark.parametrize("choices", TOGETHER, ids=" ".join)
 def test_every_option_of_every_group_composes(composed, choices):
     """One option of every group at a time: a composition takes a fifth of a second."""
-    config = resolved(composed(*choices, *NEEDED.get(choices[0], [])))
+    config = resolved(composed(*choices, *(key for choice in choices for key in NEEDED.get(choice, []))))
     for group, option in (choice.split("=") for choice in choices):
         if group != "hparams/grid" and "name" in config[group]:
             # lasso_i and nuclear_i are second names
