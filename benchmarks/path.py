@@ -3,7 +3,7 @@
 Three tables: the published heart disease (from FOLDER/heart_disease), 5,875 rows of 42 clients with 19 features whose
 correlations reach 0.99999998, and 72 rows of four clients with 7,129 features. All solve 100 strengths and 10 folds of
 the same prepared rows, folds and weights, in turns in one script; numbers are processor seconds, the least of two, and
-largest KKT residuals relative to the strength. glmnet and adelie run with their default tolerances and with smaller ones.
+largest KKT residuals relative to the strength. glmnet and adelie run with default tolerances and with smaller ones.
 glmnet needs Rscript with the package glmnet, adelie and skglm need an interpreter that has them (PEERS=python;
 PEER_NAMES=adelie for one of them).
 """
