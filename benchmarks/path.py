@@ -2,7 +2,8 @@
 
 Three tables: the published heart disease (from FOLDER/heart_disease), 5,875 rows of 42 clients with 19 features whose
 correlations reach 0.99999998, and 72 rows of four clients with 7,129 features. All solve 100 strengths and 10 folds of
-the same prepared rows, folds and weights, in turns in one script; numbers are processor seconds, the least of two.
+the same prepared rows, folds and weights, in turns in one script; numbers are processor seconds, the least of two, and
+largest KKT residuals relative to the strength. glmnet and adelie run with default tolerances and with smaller ones.
 glmnet needs Rscript with the package glmnet, adelie and skglm need an interpreter that has them (PEERS=python;
 PEER_NAMES=adelie for one of them).
 """
@@ -30,6 +31,7 @@ from fco_cli.path.select import Selector, limited_threads, select
 from fco_cli.problem.layout import Array, stack_numbers
 
 TURNS = 2
+ACCURATE_GLMNET, ACCURATE_ADELIE = "glmnet, thresh=1e-16", "adelie, tol=1e-18"
 GLMNET = """
 suppressMessages(library(glmnet))
 folder <- commandArgs(TRUE)[1]
@@ -39,18 +41,20 @@ x <- read("x", n); y <- read("y", n)[,1]; w <- read("w", n)[,1]; fold <- read("f
 lambda <- readBin(file.path(folder, "lambda"), "double", 1e9)
 family <- readLines(file.path(folder, "family"))
 thresh <- as.numeric(commandArgs(TRUE)[2])
+result <- commandArgs(TRUE)[3]
 if (family == "binomial") y <- factor(y)
 glmnet.control(fdev=0, devmax=1)
 t <- system.time(m <- cv.glmnet(x, y, family=family, lambda=lambda, weights=w, foldid=fold, standardize=FALSE,
     thresh=thresh, maxit=1e7))
-writeBin(as.vector(as.matrix(coef(m$glmnet.fit, s=lambda))), file.path(folder, "coef"))
+weights <- as.matrix(coef(m$glmnet.fit, s=lambda))
+writeBin(as.vector(weights[c(2:nrow(weights), 1),]), file.path(folder, result))
 cat(t[["user.self"]] + t[["sys.self"]], "\\n")
 """
 PEER = """
 import sys, time, warnings, json
 import numpy as np
 warnings.simplefilter("ignore")
-folder, name = sys.argv[1:3]
+folder, name, result, options = sys.argv[1:5]
 y, w, fold, lam = (np.fromfile(f"{folder}/{one}") for one in ("y", "w", "fold", "lambda"))
 x = np.asfortranarray(np.fromfile(f"{folder}/x").reshape(len(y), -1))
 family = open(f"{folder}/family").read().strip()
@@ -60,13 +64,17 @@ def path(rows):
         weights = w[rows] / w[rows].sum()
         kind = ad.glm.binomial if family == "binomial" else ad.glm.gaussian
         glm = kind(y[rows], weights=weights)
-        ad.grpnet(np.asfortranarray(x[rows]), glm, lmda_path=lam, progress_bar=False, early_exit=False, n_threads=1)
+        m = ad.grpnet(
+            np.asfortranarray(x[rows]), glm, lmda_path=lam, progress_bar=False, early_exit=False, n_threads=1,
+            **json.loads(options)
+        )
+        return np.column_stack([m.betas.toarray(), m.intercepts])
     else:
         from skglm.datafits import Logistic, WeightedQuadratic
         from skglm.penalties import L1
         from skglm.solvers import AndersonCD, ProxNewton
         from skglm import GeneralizedLinearEstimator
-        model = None
+        model, models = None, []
         for one in lam:
             if family == "binomial":
                 fit = GeneralizedLinearEstimator(Logistic(), L1(one), ProxNewton(warm_start=True))
@@ -75,11 +83,15 @@ def path(rows):
             if model is not None:
                 fit.coef_, fit.intercept_ = model.coef_, model.intercept_
             model = fit.fit(x[rows], 2 * y[rows] - 1 if family == "binomial" else y[rows])
+            models.append(np.append(model.coef_.ravel(), model.intercept_))
+        return np.array(models)
 times = []
 for _ in range(2):
     start = time.process_time()
     for k in range(-1, int(fold.max()) + 1):
-        path(fold != k)
+        models = path(fold != k)
+        if k == -1:
+            models.astype(float).tofile(f"{folder}/{result}")
     times.append(time.process_time() - start)
 print(min(times))
 """
@@ -182,7 +194,6 @@ def scikit_learn(folder: Path) -> Callable[[], float]:
 def agreement(run: PathRun, selector: Selector, folder: Path) -> str:
     """Return the largest KKT residual and difference of our weights from glmnet's at its smallest tolerance."""
     made = select(run, run.path, lambda: None)
-    command("Rscript", str(folder / "glmnet.R"), str(folder), "1e-16")()
     models, numbers = made.path.models, stack_numbers([replace(run.regularizer, strength=v) for v in made.values])
     kkt = selector.problem.kkt_residual(models, selector.problem.risk(models).gradient, numbers) / made.values
     rounds = max(int(one.rounds.max()) for one in (made.path, *(fold.solutions for fold in made.folds)))
@@ -190,8 +201,8 @@ def agreement(run: PathRun, selector: Selector, folder: Path) -> str:
     text += f", refit {made.refitted.residuals.max():.0e}"
     polished = np.array([_polished(selector, model, value) for model, value in zip(models, made.values, strict=True)])
     text += f", weights differ from the solution on the support by {np.abs(models - polished).max():.0e}"
-    if (folder / "coef").exists():
-        theirs = glmnet_models(folder, len(models))
+    if (folder / ACCURATE_GLMNET).exists():
+        theirs = models_of(folder / ACCURATE_GLMNET, len(models))
         differ = ((theirs != 0) != (models != 0))[:, :-1].any(axis=1).sum()
         text += f", weights differ from glmnet's by {np.abs(models - theirs).max():.0e}, glmnet's from the solution by "
         text += f"{np.abs(theirs - polished).max():.0e}, support at {differ} strengths"
@@ -200,10 +211,9 @@ def agreement(run: PathRun, selector: Selector, folder: Path) -> str:
     return text
 
 
-def glmnet_models(folder: Path, count: int) -> Array:
-    """Return glmnet's last models [J, P], with the bias last."""
-    theirs = np.fromfile(folder / "coef").reshape(count, -1)
-    return np.column_stack([theirs[:, 1:], theirs[:, 0]])
+def models_of(path: Path, count: int) -> Array:
+    """Return the models [J, P] that other software wrote, with the bias last."""
+    return np.fromfile(path).reshape(count, -1)
 
 
 def _polished(selector: Selector, model: Array, strength: float) -> Array:
@@ -226,15 +236,27 @@ def compare(name: str, overrides: list[str], folder: Path) -> None:
     (folder / "glmnet.R").write_text(GLMNET)
     (folder / "peer.py").write_text(PEER)
     selector = write_rows(run, folder)
+
+    def glmnet(threshold: str, result: str) -> Callable[[], float]:
+        return command("Rscript", str(folder / "glmnet.R"), str(folder), threshold, result)
+
     peers = {
         "fco": ours(run),
         "fco, prepared rows": solutions_of(run, selector),
-        "glmnet": command("Rscript", str(folder / "glmnet.R"), str(folder), "1e-7"),
+        "glmnet": glmnet("1e-7", "glmnet"),
+        ACCURATE_GLMNET: glmnet("1e-16", ACCURATE_GLMNET),
         "scikit-learn": scikit_learn(folder),
     }
     if python := os.environ.get("PEERS"):
         names = os.environ.get("PEER_NAMES", "adelie,skglm").split(",")
-        peers |= {one: command("timeout", "120", python, str(folder / "peer.py"), str(folder), one) for one in names}
+        peer = ["timeout", "120", python, str(folder / "peer.py"), str(folder)]
+        peers |= {one: command(*peer, one, one, "{}") for one in names}
+        if "adelie" in names:
+            is_squared = (folder / "family").read_text() == "gaussian\n"
+            options = {"tol": 1e-18} if is_squared else {"tol": 1e-18, "irls_tol": 1e-16}
+            peers[ACCURATE_ADELIE] = command(*peer, "adelie", ACCURATE_ADELIE, json.dumps(options))
+    for one in peers:
+        (folder / one).unlink(missing_ok=True)  # of another table
     peers["fco"]()  # compile
     times: dict[str, list[float]] = {one: [] for one in peers}
     slow: set[str] = set()
@@ -246,11 +268,11 @@ def compare(name: str, overrides: list[str], folder: Path) -> None:
                     slow.add(one)
     rows, size = selector.data.training.x.shape
     print(f"{name}, {rows} x {size}: " + json.dumps({one: round(min(all_), 3) for one, all_ in times.items()}))
-    if (folder / "coef").exists():
-        numbers = stack_numbers([replace(run.regularizer, strength=value) for value in selector.values])
-        models = glmnet_models(folder, len(numbers))
-        kkt = selector.problem.kkt_residual(models, selector.problem.risk(models).gradient, numbers) / selector.values
-        print(f"  KKT of all strengths by glmnet with thresh=1e-7: {kkt.max():.0e}")
+    numbers, problem = stack_numbers([replace(run.regularizer, strength=v) for v in selector.values]), selector.problem
+    for one in filter(lambda name: (folder / name).exists(), peers):
+        models = models_of(folder / one, len(numbers))
+        kkt = problem.kkt_residual(models, problem.risk(models).gradient, numbers) / selector.values
+        print(f"  KKT of all strengths by {one}: {kkt.max():.0e}")
     print(f"  {agreement(run, selector, folder)}", flush=True)
 
 

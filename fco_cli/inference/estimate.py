@@ -188,9 +188,9 @@ def is_penalized(problem: Problem, design: Design) -> bool:
 
 def penalties(problem: Problem, design: Design) -> Array:
     """Return the l1 penalty of every estimated weight [A]."""
-    forms = scalar_forms(problem, problem.regularizer.numbers, design.columns)
+    forms = scalar_forms(problem, problem.regularizer.numbers, np.arange(problem.layout.size))
     assert forms is not None
-    return forms[0, 0]
+    return forms[0, 0, design.columns]
 
 
 def _slopes(design: Design) -> Array:

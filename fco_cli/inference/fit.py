@@ -29,6 +29,7 @@ class RestrictedFit(Fit):
     def __init__(self, problem: Problem, start: Array, columns: Array, tolerance: float = TOLERANCE):
         super().__init__(problem, problem.regularizer.numbers, start[None], columns, tolerance)
         self.is_estimated = np.isin(np.arange(problem.layout.size), columns)
+        self.can_be_narrow = False  # the sums contain complete gradients
 
     def receive(self, answer: Quadratic, round_number: int) -> None:
         super().receive(answer._replace(gradient=answer.gradient * self.is_estimated), round_number)

@@ -71,7 +71,7 @@ class Fit:
             self.waiting[:] = True
             self.waiting[evenly_spaced(jobs, MAX_ANCHORS if columns is None else STAGE_ANCHORS)] = False
         self.can_be_narrow = columns is not None and can_be_narrow(problem.data, problem.model)
-        self.forms, self.part_forms = np.empty((4, jobs, 0)), np.empty((2, jobs, 0))
+        self.forms, self.part_forms = np.empty((4, jobs, 0)), np.empty((4, jobs, 0))
         if columns is not None:
             forms = scalar_forms(problem, numbers, np.arange(size))
             assert forms is not None
@@ -101,7 +101,8 @@ class Fit:
 
     def request(self, anchors: int) -> Request:
         """Return the models of the next round, with at most `anchors` Hessians."""
-        jobs, self.is_complete = self.active, self._needs_complete_gradients()
+        jobs = self.active
+        self.is_complete = self._needs_complete_gradients(jobs)
         if not self.is_complete:
             jobs = jobs[~self.settled[jobs]]
         sent = jobs[:1] if self.is_shared else jobs
@@ -111,10 +112,9 @@ class Fit:
         self.jobs, self.sent, self.curved, self.models = jobs, sent, curved, self.trial[sent]
         return Request(self.problem, self.models, curved, self.columns, not self.is_complete)
 
-    def _needs_complete_gradients(self) -> bool:
+    def _needs_complete_gradients(self, jobs: Array) -> bool:
         if not self.can_be_narrow or self.received == ANCHORS_CHECKED or not self.forms[0][:, self.columns].any():
             return True
-        jobs = self.active
         return bool((self.residual[jobs] <= NEAR * self.threshold[jobs]).all())
 
     def receive(self, answer: Quadratic, round_number: int) -> None:
@@ -147,7 +147,7 @@ class Fit:
         else:
             self._assign(self.gradient, accepted, gradient[is_accepted])
         self.objective[accepted], self.residual[accepted] = objective[is_accepted], residual[is_accepted]
-        usable = np.isfinite(answer.hessian).all(axis=(1, 2)) & np.isin(self.sent[self.curved], accepted)
+        usable = np.isfinite(answer.hessian).all(axis=(1, 2)) & is_accepted[: len(self.sent)][self.curved]
         if usable.any():
             self.anchors, self.hessians = self.sent[self.curved][usable], answer.hessian[usable]
             self.hessian_columns = self.columns
@@ -188,7 +188,7 @@ class Fit:
         """Return the KKT residuals [n] of jobs, over the working set, from its weights and gradients [n, A]."""
         if self.columns is None:
             return self.problem.kkt_residual(part, gradient, self.numbers[jobs])
-        a, b = self._part_forms(jobs)
+        a, b = self._part_forms(jobs)[:2]
         moved = part - gradient
         return np.sqrt(((part - (moved - np.clip(moved, -a, a)) / (1 + b)) ** 2).sum(axis=1))
 
@@ -207,15 +207,15 @@ class Fit:
         return self._scalar_psi(jobs, models[:, self.columns])
 
     def _part_forms(self, jobs: Array) -> Array:
-        """Return a and b [2, n, A] of the working set's scalar forms."""
+        """Return the scalar forms [4, n, A] of the working set."""
         assert self.columns is not None
         if self.part_forms.shape[2] != len(self.columns):  # the set only grows
-            self.part_forms = np.ascontiguousarray(self.forms[:2][:, :, self.columns])
+            self.part_forms = np.ascontiguousarray(self.forms[:, :, self.columns])
         return self.part_forms if len(jobs) == self.part_forms.shape[1] else self.part_forms[:, jobs]
 
     def _scalar_psi(self, jobs: Array, part: Array) -> Array:
         """Return psi [n] of jobs from the weights [n, A] of the working set."""
-        a, b = self._part_forms(jobs)
+        a, b = self._part_forms(jobs)[:2]
         return (a * np.abs(part) + b * part * part / 2).sum(axis=1)
 
     def _compute_steps(self, jobs: Array) -> None:
@@ -229,10 +229,10 @@ class Fit:
         else:
             assert self.hessian_columns is not None
             own = np.searchsorted(self.columns, self.hessian_columns)
-            forms = self.forms[:, jobs[:, None], self.hessian_columns]
+            forms = self._part_forms(jobs)
             solutions = start.copy()
             solutions[:, own] = minimize_scalar_forms(
-                self.hessians, gradient[:, own], start[:, own], forms, between=between
+                self.hessians, gradient[:, own], start[:, own], forms[:, :, own], between=between
             )
             self.trial_psi[jobs] = self._scalar_psi(jobs, solutions)
         direction = solutions - start

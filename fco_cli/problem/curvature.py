@@ -20,7 +20,7 @@ from fco_cli.kernels.compiled import Kernel, declared, kernel, specialize
 from fco_cli.kernels.products import add_to_columns, batch_in_place
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import ClientData, SparseRows
-from fco_cli.problem.descent import each_row, model_kernels, row_loop
+from fco_cli.problem.descent import cached_by_format, each_row, model_kernels, row_loop
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.losses.base import on_row
@@ -317,6 +317,11 @@ def curvature_kernel(data: ClientData, model: Model, loss: Loss) -> Kernel:
     return specialize(client_quadratic, model=model_kernels(model), each_row=loop, parts=own)
 
 
+@cached_by_format
+def _sum_of_quadratics(data: ClientData, model: Model, loss: Loss) -> Kernel:
+    return specialize(sum_clients, parallel=True, client_quadratic=curvature_kernel(data, model, loss))
+
+
 def rows_together(data: ClientData, model: Model, loss: Loss) -> int:
     """Return the number of rows per step: all rows of a client if the loss or a site bias couples them."""
     return int(data.sizes.max()) if model.site_bias or loss.client_loss is not None else ROWS_TOGETHER
@@ -329,7 +334,7 @@ def quadratic_of(
 
     `columns` are sorted indices of weights; the Hessian is then restricted to these.
     """
-    one_client = curvature_kernel(data, model, loss)
+    run = _sum_of_quadratics(data, model, loss)
     assert isinstance(model, Linear)
     own, size, jobs = Columns(model, columns), model.layout.size, len(w)
     sums = own.pairs * packed_size(len(own.features))
@@ -342,7 +347,6 @@ def quadratic_of(
     models.reshape(-1, size)[:jobs] = w
     values, gradients = np.zeros((groups, together)), np.zeros((groups, together, size), data.x.dtype)
     packed = np.zeros((groups, together * own.pairs, packed_size(len(own.features))))
-    run = specialize(sum_clients, parallel=True, client_quadratic=one_client)
     run(
         models, data.x, data.targets, model.widths, data.offsets, rows_together(data, model, loss),
         np.asarray(weights, float), own.features, own.places, values, gradients, packed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,6 +181,26 @@ def model_kernels(model: Model) -> dict[str, Kernel]:
     kernels = {"gather": model.gather, "forward": model.forward, "backward": model.backward}
     row_norm = getattr(model, "row_norm", None)  # optional for the models of plug-ins
     return kernels if row_norm is None else kernels | {"row_norm": row_norm}
+
+
+def cached_by_format(
+    build: Callable[[ClientData, Model, Loss], Kernel],
+) -> Callable[[ClientData, Model, Loss], Kernel]:
+    """Cache the kernels that `build` returns by the format of the rows, the kernels of the model and the loss.
+
+    These determine a kernel; the rows and the size of the model do not.
+    """
+    kernels: dict[tuple[Any, ...], Kernel] = {}
+
+    @functools.wraps(build)
+    def cached(data: ClientData, model: Model, loss: Loss) -> Kernel:
+        parts = [getattr(model, name, None) for name in ("gather", "forward", "backward", "row_norm", "site_bias")]
+        key = (type(data.x), data.row_weights is None, type(model), *parts, loss)
+        if key not in kernels:
+            kernels[key] = build(data, model, loss)
+        return kernels[key]
+
+    return cached
 
 
 def descent(data: ClientData, model: Model, loss: Loss, step: Kernel = gradient_step) -> Kernel:

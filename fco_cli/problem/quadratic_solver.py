@@ -338,7 +338,7 @@ def _without_interpolation(jobs: int, matrices: int) -> tuple[Array, Array]:
 
 
 def scalar_forms(problem: Problem, numbers: Numbers, columns: Array) -> Array | None:
-    """Return `Regularizer.scalar_form` of some weights, [4, J, A]; None if psi or the domain of h has no such form."""
+    """Return `Regularizer.scalar_form` of sorted weights, [4, J, A]; None if psi or the domain of h has none."""
     if not isinstance(problem.mirror, Euclidean):
         return None
     psi, layout = problem.regularizer, problem.layout
@@ -347,7 +347,8 @@ def scalar_forms(problem: Problem, numbers: Numbers, columns: Array) -> Array | 
     per_weight = problem.geometry(numbers).per_weight[columns].astype(float)
     for block in layout.blocks:
         if block.regularized:
-            own = (columns >= layout.slices[block.name].start) & (columns < layout.slices[block.name].stop)
+            place = layout.slices[block.name]
+            own = slice(*np.searchsorted(columns, (place.start, place.stop)))
             form = psi.scalar_form(numbers, per_weight[own], block.name)
             if form is None:
                 return None

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 from fco_cli.kernels.compiled import Kernel, declared, kernel, kernel_in_order, specialize
 from fco_cli.kernels.products import PANEL, add_to_columns, batch_in_place, to_panels
 from fco_cli.problem.data import ClientData, RemoteRows
-from fco_cli.problem.descent import each_row, model_kernels, row_kernels, row_loop
+from fco_cli.problem.descent import cached_by_format, each_row, model_kernels, row_kernels, row_loop
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.losses.base import on_row
@@ -207,7 +207,7 @@ class DataRisk:
 
     @cached_property
     def _pass(self) -> Kernel:
-        return specialize(sum_clients, parallel=True, add_client=_one_client(self.data, self.model, self.loss))
+        return _sum_of_losses(self.data, self.model, self.loss)
 
     def __call__(self, w: Array, gradient: bool = True) -> Evaluation:
         data, w = self.data, np.ascontiguousarray(w, dtype=self.data.x.dtype)
@@ -244,12 +244,18 @@ class DataRisk:
         return int(self.data.sizes.max()) if all_rows else ROW_GROUP * max(2, groups)
 
 
+@cached_by_format
 def _one_client(data: ClientData, model: Model, loss: Loss) -> Kernel:
     observe = specialize(
         observe_loss, on_row={"value": loss.bound_kernel("value"), "is_correct": loss.bound_kernel("is_correct")}
     )
     loop = row_loop(data, model, loss, observe)
     return specialize(add_client, model=model_kernels(model), each_row=loop)
+
+
+@cached_by_format
+def _sum_of_losses(data: ClientData, model: Model, loss: Loss) -> Kernel:
+    return specialize(sum_clients, parallel=True, add_client=_one_client(data, model, loss))
 
 
 def own_losses(data: ClientData, model: Model, loss: Loss, models: Array, clients: Array) -> tuple[Array, Array | None]:

@@ -146,7 +146,8 @@ def draw_few_rounds(problems: list[Problem], title: str) -> Drawing:
         for axis, cost in zip(row, FEW_ROUNDS_COSTS, strict=True):
             for one in problem.methods:
                 costs, gaps = _cost_curve(one, cost) if one.runs else (np.array([]), np.array([]))
-                shown, style = costs > 0, line_options(algorithm_style(one.algo))
+                is_first_at_floor = np.cumsum(gaps <= FLOOR) <= 1  # the line ends there
+                shown, style = (costs > 0) & is_first_at_floor, line_options(algorithm_style(one.algo))
                 own = {
                     "color": colors[one.algo],
                     "linewidth": 0.9,
