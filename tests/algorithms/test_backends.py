@@ -60,6 +60,9 @@ def arguments_of(name, problem, geometry, batches, random):
         "matrix": random.standard_normal((4, 2, size)),
         **{key: random.uniform(0.1, 1, 2) for key in ("t", "rate", "coefficient", "divisor", "radius")},
     }
+    if name.endswith("triangle"):  # entries of the upper triangle, in rows of the parameters' size
+        special |= {key: random.standard_normal((4, 2, size)) for key in ("target", "source")}
+        special["share"] = np.array([0.3, 0.6])
     parameters = inspect.signature(getattr(ops, name)).parameters
     return [special[key] if key in special else vector() for key in parameters]
 

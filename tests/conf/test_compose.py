@@ -27,6 +27,7 @@ SETS = {"fedfw": "l1_ball", "fed_ht": "l0_ball", "fediter_ht": "l0_ball"}  # wha
 NEEDED = {  # what no default can be given for
     "task=custom": ["task.path=mine.npz", "task.loss=logistic"],
     "model=torch": ["model.module=net.py:Net"],
+    "regularizer=blockwise": ["regularizer.blocks={weights: {name: l1, strength: 0.1}}"],
     "participation=trace": ["participation.path=trace.csv"],
     "time_model=file": ["time_model.path=times.csv"],
 }

@@ -39,7 +39,8 @@ def test_a_quick_answer_loads_nothing_heavy(command):
     module = PROJECT["scripts"][command].partition(":")[0]
     flag = (
         "--version"
-        if command in ("fco-data", "fco-export", "fco-federate", "fco-predict", "fco-report", "fco-reproduce")
+        if command
+        in ("fco-data", "fco-export", "fco-federate", "fco-predict", "fco-report", "fco-reproduce", "fco-track")
         else "--help"
     )
     script = f"import sys; sys.argv = ['{command}', '{flag}']; from {module} import main; main()\n"

@@ -12,7 +12,6 @@ from fco_cli.api import glm, path, run
 from fco_cli.commands.predict import predictions
 from fco_cli.data.fitted import FittedModel
 from fco_cli.errors import UserError
-from fco_cli.federation.coordinator.task import CustomAtSites
 
 ROWS = 160
 FORMULA = "age * sex + bs(chol, knots=[4, 6.5], lower_bound=0, upper_bound=12) + C(cp) + log(bun):sex"
@@ -111,13 +110,6 @@ def test_folds_have_their_own_knots(table, make_run):
     data, _, folds = task.with_folds(0, "float64", 2, "rows")
     knots = [one.description.preparation.terms[0].factors[0].breaks for one in (data, *folds)]
     assert len(set(knots)) == 3
-
-
-def test_sites_refuse_formulas(table, make_run):
-    file, _ = table
-    task = make_run("task=custom", f"task.path={file}", "task.loss=logistic", "task.formula='age'").task
-    with pytest.raises(UserError, match=r"task.formula: got 'age', must be null with federation=flare"):
-        CustomAtSites.of(task, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

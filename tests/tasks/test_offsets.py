@@ -13,7 +13,6 @@ from fco_cli.api import glm, path, run
 from fco_cli.commands.predict import predictions
 from fco_cli.data.fitted import FittedModel
 from fco_cli.errors import UserError
-from fco_cli.federation.coordinator.task import CustomAtSites
 
 ROWS = 150
 
@@ -141,9 +140,3 @@ def test_a_new_table_needs_the_offset(table, tmp_path):
     frame[["u", "v"]].to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(UserError, match=r"column 'years' of the offset \(task.exposure\) not found"):
         predictions(record, tmp_path / "new.csv")
-
-
-def test_sites_refuse_offsets(table, make_run):
-    task = make_run("task=custom", f"task.path={table[0]}", "task.loss=poisson", "task.offset=logs").task
-    with pytest.raises(UserError, match=r"task.offset: got 'logs', must be null with federation=flare"):
-        CustomAtSites.of(task, None)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fco_cli.algorithms import all_algorithms
+from fco_cli.algorithms.arrays import slot_count
 from fco_cli.algorithms.transforms.compression import Quantize, TopK
 from fco_cli.problem.streams import message_keys
 
@@ -114,7 +115,7 @@ def test_share_1_is_no_transform(name, suited, make_algorithm, cohorts_for, driv
     cohorts = cohorts_for(name, problem)
     everything, memory = drive(make_algorithm(name, problem, 0.01, transform=TopK(share=1)), cohorts)[::2]
     np.testing.assert_array_equal(everything, drive(make_algorithm(name, problem, 0.01), cohorts)[0])
-    own = len(all_algorithms()[name].remembered)
+    own = slot_count(all_algorithms()[name].remembered, problem.layout.size)
     assert (memory.read(np.arange(3))[:, own:] == 0).all()
 
 
