@@ -245,14 +245,9 @@ def test_noise_is_used_once(make_problem, make_algorithm, full_cohort):
 
 def test_methods_that_take_several_gradients_are_detected():
     kinds = {name: kind.row_sums for name, kind in all_algorithms().items() if kind.federated}
-    assert {name for name, sums in kinds.items() if sums is None} == {
-        "ditto",
-        "fednl",
-        "fedred",
-        "prox_newton",
-        "s_dane",
-    }
-    assert {name for name, sums in kinds.items() if sums == "all_rows"} == {"fista", "fedfw", "quasi_newton"}
+    several = {"ditto", "fednl", "fedred", "prox_newton", "s_dane"}
+    assert {name for name, sums in kinds.items() if sums is None} == several
+    assert {name for name, sums in kinds.items() if sums == "all_rows"} == {"fista", "fedfw", "quasi_newton", "sppm_as"}
 
 
 # Sampled batches.
