@@ -29,7 +29,7 @@ from fco_cli.testing.problems import (
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `torch`)")
 
 FEDERATED = {name: kind for name, kind in all_algorithms().items() if kind.federated}
-NEEDS_LINEAR_ROWS = ("moments", "prox_newton")  # moments and Hessians of rows
+NEEDS_LINEAR_ROWS = ("fednl", "moments", "prox_newton")  # moments and Hessians of rows
 NEEDS_CONVEXITY = ("quasi_newton",)
 WITH_GRADIENTS = sorted(FEDERATED.keys() - set(NEEDS_LINEAR_ROWS))
 FEW = ("fedavg", "feddualavg", "zhj", "feddr")  # checked one by one in the tests of minutes, the others in CI
