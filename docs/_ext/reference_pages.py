@@ -25,6 +25,10 @@ TITLES = {
     "model": "Models",
     "transform": "Message transforms",
     "federation": "Federation",
+    "participation": "Participation of clients",
+    "time_model": "Time models",
+    "aggregation": "Aggregation",
+    "tracking": "Tracking",
 }
 
 
