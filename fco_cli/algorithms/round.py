@@ -235,7 +235,7 @@ class FederatedRound(NoisyRows):
         is_random = self.transform.random or getattr(self.problem.model, "is_random", False)
         keys = message_keys(cohort.seed, cohort.round, cohort.clients) if is_random else None
         out = self._buffer_pool[len(cohort.clients)]
-        noise = self.cohort_noise(cohort)
+        noise = self.cohort_noise(cohort) if self.transform.protects_rows else None
         messages, kept = self._messages(state, cohort, memory, self.problem.data, keys, noise, out)
         return self.finish_round(state, cohort, messages, kept)
 

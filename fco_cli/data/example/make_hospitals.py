@@ -6,11 +6,12 @@ differ in their patients and in what they measure. Columns that are not in EFFEC
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 
 import numpy as np
+
+from fco_cli.files import as_csv
 
 COLUMNS = (
     "hospital", "age", "sex", "pain", "pressure", "cholesterol", "heart_rate", "creatinine", "smoker", "diabetes",
@@ -52,10 +53,7 @@ def rows(seed: int = 20211) -> list[tuple[object, ...]]:
 
 
 def write(path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(rows())
+    path.write_text(as_csv(COLUMNS, rows()), encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
