@@ -48,7 +48,7 @@ class NoisyRows(Algorithm):
 
     @property
     def can_share_noise(self) -> bool:
-        """True if a message after one local step is affine in its sum over rows, whatever happened before.
+        """True if a message after one local step is affine in its sum over rows for any state.
 
         The noise of several clients then adds up in the sum of their messages.
         """

@@ -1,4 +1,4 @@
-"""Doubts about names of categories, clients and classes: equal names in other words, missing values, several values."""
+"""Doubts about names of categories, clients and classes: synonyms, missing values, several values."""
 
 from __future__ import annotations
 
