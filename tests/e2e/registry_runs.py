@@ -26,7 +26,11 @@ from fco_cli.simulation.process import Stop
 FEW = ["hparams.rounds=3", "hparams.client_lr=0.01", "hparams.clients_per_round=3", "threads=1"]
 LASSO = ["task=lasso", "task.dimension=35", "task.ones=5", "task.clients=3", "task.samples=23"]
 MATRIX = ["task=nuclear", "task.dimension=7", "task.rank=2", "task.clients=3", "task.samples=23"]
-NUMBERS = {"l0_ball": ["regularizer.nonzeros=5"], "group_lasso": ["regularizer.group_size=5"]}
+NUMBERS = {
+    "blockwise": ["regularizer.blocks={weights:{name:l1,strength:0.1}}"],
+    "group_lasso": ["regularizer.group_size=5"],
+    "l0_ball": ["regularizer.nonzeros=5"],
+}
 TASKS = ("mixture", "piecewise", "monotone", "group_sparse", "digits", "fmri_sim")
 SHARDS = ("algorithms", "regularizers", "losses and transforms", "tasks")
 

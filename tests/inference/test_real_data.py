@@ -55,12 +55,13 @@ def test_statsmodels_on_pooled_rows(task, real_data, tmp_path):
 @pytest.mark.ci
 @pytest.mark.machine_code
 def test_the_worked_example(here, real_data, tmp_path):
-    """docs/inference.md, "Worked example", by the command that stands there."""
+    """docs/inference.md, "Heart disease in four hospitals", by the command that stands there."""
     here("experiment=glm", "task=heart", f"task.data_dir={real_data('heart_disease')}", f"output_dir={tmp_path}")
     (record,) = tmp_path.glob("heart/*/result.json")
     result = json.loads(record.read_text())
     lines = {line["coefficient"]: line for line in result["coefficients"]}
-    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([<\d.]+) \|$", DOCUMENT.read_text(), re.M)
+    text = DOCUMENT.read_text().split("### Heart disease in four hospitals")[1].split("\n### ")[0]
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([<\d.]+) \|$", text, re.M)
     assert len(rows) == 5
     for name, ratio, low, high, p in rows:
         line = lines[name]

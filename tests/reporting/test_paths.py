@@ -65,9 +65,12 @@ def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [
-        ({}, {"cv", "coefficients", "clients", "calibration", "stability"}),
-        ({"psi": "nuclear", "loss": "squared", "stability": False}, {"cv", "coefficients", "clients"}),
-        ({"psi": "l1_ball", "dial": "radius", "stability": False}, {"cv", "coefficients", "clients", "calibration"}),
+        ({}, {"cv", "coefficients", "models", "clients", "calibration", "stability"}),
+        ({"psi": "nuclear", "loss": "squared", "stability": False}, {"cv", "coefficients", "models", "clients"}),
+        (
+            {"psi": "l1_ball", "dial": "radius", "stability": False},
+            {"cv", "coefficients", "models", "clients", "calibration"},
+        ),
     ],
 )
 def test_every_figure_has_a_table(tmp_path, options, kinds):
