@@ -18,7 +18,7 @@ from scipy.sparse import csr_array, issparse
 from fco_cli.data.sparse import as_sparse_rows
 from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.data import ClientData, SparseRows
-from fco_cli.problem.layout import Array, Layout, Numbers
+from fco_cli.problem.layout import Array, Layout, Numbers, record
 from fco_cli.problem.losses import Loss, Squared
 from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import TaskData
@@ -109,6 +109,11 @@ class MixedElasticNet(ElasticNet):
     def __post_init__(self) -> None:
         self.l2_strength = float(self.l2_ratio) * float(self.strength)
         super().__post_init__()
+
+    @property
+    def numbers(self) -> Numbers:
+        """The numbers of an elastic net: kernels are compiled once for both."""
+        return record({"strength": float(self.strength), "l2_strength": self.l2_strength})
 
 
 @dataclass(kw_only=True)
