@@ -121,7 +121,7 @@ def check_method(run: GlmRun) -> None:
 
 
 def _check_hessians(problem: Problem) -> None:
-    """Raise UserError if a site sends no Hessian of so many parameters."""
+    """Raise UserError if a site refuses Hessians of that many parameters."""
     size = problem.layout.size
     if isinstance(problem.data, RemoteRows) and (reason := problem.data.why_no_hessian(size)):
         raise UserError(f"experiment: got glm, which needs Hessians, but {reason}; drop columns at the sites")

@@ -36,7 +36,7 @@ def cohort_of_sites(task: Task, seed: int, settings: Table1Settings) -> Cohort:
 
 
 class DescribedSites(CustomAtSites):
-    """Task at sites of which only the columns are described."""
+    """Task at sites that only describe its columns."""
 
     def cohort(self, seed: int, settings: Table1Settings) -> Cohort:
         """Return the statistics of the training rows: all rows without a column of parts."""

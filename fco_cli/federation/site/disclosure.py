@@ -325,7 +325,7 @@ class Disclosure:
             )
 
     def max_parameters(self, rows: int) -> int | None:
-        """Return the largest number of parameters of which Hessians are sent; None: no limit."""
+        """Return the largest number of parameters of a Hessian that the site sends; None: no limit."""
         refused = self.policy.messages is not None and "hessian" not in self.policy.messages
         if refused or self.policy.min_noise > 0:
             return 0
