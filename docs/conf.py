@@ -30,7 +30,7 @@ extensions = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "notebooks", "gallery/*.rst", "gallery/README.*", "sg_execution_times.rst"]
+exclude_patterns = ["_build", "notebooks", "gallery", "sg_execution_times.rst"]
 nitpicky = False
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
