@@ -58,7 +58,7 @@ intersphinx_mapping = (
     else {}
 )
 
-# Scripts that need an extra are shown without a picture where it is not installed; `make docs` installs all but PyTorch.
+# Scripts whose extra is not installed are shown without a picture; `make docs` installs all but PyTorch.
 NEEDS = {"torch": "torch", "sites": "nvflare"}
 MISSING = [name for name, module in NEEDS.items() if find_spec(module) is None]
 
