@@ -28,7 +28,7 @@ $(INSTALLED): $(CORE)
 install: $(INSTALLED) ## set up .venv with everything for development
 
 run: $(CORE) ## one run: lasso with federated dual averaging
-	$(BIN)/fco-run task=lasso algo=feddualavg
+	$(BIN)/fco-run task=lasso algo=feddualavg hparams.client_lr=auto
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff format --check .

@@ -78,8 +78,6 @@ class SingleRun(Kind):
         if outcome.result["status"] == "diverged":
             log.warning(why_diverged(outcome.result))
         verdict, updates = outcome.result.get("convergence"), outcome.result.get("updates")
-        if verdict:
-            log.info(verdict["line"])
         if updates and updates["biased"] and (verdict is None or verdict["converged"]):
             log.info(updates["line"])
         if (tracking := tracking_of([config])).is_active:

@@ -181,9 +181,14 @@ def _require_converged(all_finished: list[Finished]) -> None:
 
 
 def _print_run(finished: Finished) -> None:
-    from fco_cli.commands.tables import final_table
+    from fco_cli.commands.run_summary import picture, summary_sentences, summary_table
 
-    table_console().print(final_table(finished.result))
+    console, result = table_console(100), finished.result
+    console.print(summary_table(result))
+    for line in picture(finished.folder, result["main_metric"], console.options.ascii_only):
+        print_line(line)
+    for sentence in summary_sentences(result):
+        print_line(sentence)
     print_line(f"record: {finished.folder}")
     print_line(f"next: fco-report {finished.report_folder}")
 

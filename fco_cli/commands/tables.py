@@ -1,4 +1,4 @@
-"""Tables printed by the commands: final metrics of a run, best of a sweep, paths, theory and advice."""
+"""Tables printed by the commands: best of a sweep, paths, theory and advice."""
 
 from __future__ import annotations
 
@@ -8,26 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
+from fco_cli.commands.run_summary import OBJECTIVES
 from fco_cli.files import escape_unprintable
-from fco_cli.memory_limit import in_units
 from fco_cli.path.between_clients import warning_of_between_clients
 from fco_cli.theory.advice import Constants
-
-OBJECTIVES = {"examples": "every row has the same weight", "uniform": "every client has the same weight"}
-
-
-def final_table(result: dict[str, Any]) -> Table:
-    """Return the final metrics of a run, one per row."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    for name, value in (result["final"] | result.get("test", {})).items():
-        text = "not finite" if value is None else in_units(int(value)) if name.startswith("bytes_") else f"{value:.6g}"
-        table.add_row(name.replace("_", " "), text)
-    if (weighting := result.get("weighting")) in OBJECTIVES:
-        table.add_row("weights", f"{OBJECTIVES[weighting]} ({weighting})")
-    table.add_row("time", f"{result['seconds']:.2f} s")
-    return table
 
 
 def best_table(folders: list[Path]) -> Table | None:

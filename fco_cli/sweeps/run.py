@@ -167,11 +167,14 @@ def describe_plan(runs: list[Run], done: int, options: Options) -> str:
         data = problem.data.x.nbytes + problem.data.y.nbytes
         state = min(len(stack.runs) * bytes_per_job(first, problem), options.memory_mb * 2**20)
         largest = max(largest, (data + state) / 2**20)
-        seconds += _seconds(stack.runs)
+        seconds += 0 if first.algo.one_shot else _seconds(stack.runs)
+    solved = sorted({stack.runs[0].algo.name for stack in stacks if stack.runs[0].algo.one_shot})
+    without = f", without {', '.join(solved)}, whose one round is the whole work" if solved else ""
     lines = [
         f"{len(runs)} runs to do ({done} done already) in {len(stacks)} stacks, {workers} at a time",
         f"at most {largest:.0f} MB of data and state per process, {largest * workers:.0f} MB in total",
-        f"about {seconds / workers / 60:.1f} minutes if no run diverges (measured on {PROBE_ROUNDS} rounds per stack)",
+        f"about {seconds / workers / 60:.1f} minutes if no run diverges (measured on {PROBE_ROUNDS} rounds per stack"
+        f"{without})",
     ]
     return "\n".join(lines)
 

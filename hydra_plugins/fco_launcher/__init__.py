@@ -80,8 +80,9 @@ class GridSweeper(Sweeper):
         self.start = Plugins.instance().instantiate_launcher(hydra_context, task_function, config).launch
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        with _writable(self.folder):
-            OmegaConf.save(self.config, self.folder / "multirun.yaml")
+        if not self.config.get("dry_run"):
+            with _writable(self.folder):
+                OmegaConf.save(self.config, self.folder / "multirun.yaml")
         jobs = self._product(self.params, arguments)
         algos = [next((text for text in job if text.startswith("algo=")), "") for job in jobs]
         own = {algo: self.grid_of[algo[5:]] for algo in dict.fromkeys(algos) if algo[5:] in self.grid_of}
@@ -258,8 +259,9 @@ class FusedLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         setup_globals()
-        with _writable(Path(str(self.config.hydra.sweep.dir))):
-            pass
+        if not self.config.get("dry_run"):
+            with _writable(Path(str(self.config.hydra.sweep.dir))):
+                pass
         composer = Composer(self.hydra_context.config_loader, self.config)
         jobs = [list(overrides) for overrides in job_overrides]
         sweep = getattr(self.task_function, "sweep", None)
