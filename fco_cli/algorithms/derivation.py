@@ -88,7 +88,7 @@ def _row_sums(template: Kernel) -> RowSums:
 
 def is_affine_in_gradient(template: Kernel) -> bool:
     """Return True if one local step of a kernel computes only affine functions of its one sum over rows."""
-    calls = list(_operations(template))
+    calls = list(operation_names(template))
     positions = [k for k, name in enumerate(calls) if name in ROW_OPERATIONS]
     return len(positions) == 1 and set(calls[positions[0] + 1 :]) <= AFFINE_OPERATIONS
 
@@ -99,7 +99,7 @@ def _instructions(function: types.FunctionType) -> list[dis.Instruction]:
     return list(dis.get_instructions(function))
 
 
-def _operations(template: Kernel) -> Iterator[str]:
+def operation_names(template: Kernel) -> Iterator[str]:
     """Yield the operations (`ops`) of a kernel, and of the kernels that it calls, in the order of the text."""
     instructions = _instructions(template.python)
     for at, following in zip(instructions, [*instructions[1:], None], strict=True):
@@ -108,7 +108,7 @@ def _operations(template: Kernel) -> Iterator[str]:
         if at.argval == "ops" and following is not None:
             yield following.argval
         elif isinstance(part := template.parts.get(at.argval), Kernel):
-            yield from _operations(part)
+            yield from operation_names(part)
 
 
 def _row_operations(template: Kernel) -> Iterator[str]:
