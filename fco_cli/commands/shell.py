@@ -11,6 +11,7 @@ import atexit
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -64,6 +65,9 @@ def register_plugins(overrides: Sequence[str] = ()) -> None:
     register()
 
 
+FOR_HYDRA = re.compile(r"-|[+~]*hydra\b")  # flags of Hydra, and overrides of its own configuration
+
+
 def run_hydra(
     command: str,
     job: Job,
@@ -80,7 +84,12 @@ def run_hydra(
 
         from fco_cli import theory
         from fco_cli.config import register
-        from fco_cli.config.compose import attribute_errors_to_overrides, check_overrides, quote_texts
+        from fco_cli.config.compose import (
+            attribute_errors_to_overrides,
+            check_overrides,
+            initialized_hydra,
+            quote_texts,
+        )
         from fco_cli.plugins import load_plugins
 
         started: list[bool] = []  # not empty once the configuration is composed and the job has started
@@ -107,7 +116,11 @@ def run_hydra(
         theory.register()
         check_overrides(sys.argv[1:])
         with attribute_errors_to_overrides(started, "command line"):
-            hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
+            if any(FOR_HYDRA.match(argument) for argument in sys.argv[1:]):
+                hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
+            else:  # one run: hydra.main would compose the configuration twice, the first time to read hydra.mode
+                with initialized_hydra() as application:
+                    application.run("config", guarded, sys.argv[1:])
 
 
 def _refuse_flag(message: str) -> NoReturn:

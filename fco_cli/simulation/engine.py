@@ -257,7 +257,8 @@ class Simulation:
         return self._update_weights[job.round]
 
     def _store_client_models(self, result: Round, cohort: Cohort | None) -> None:
-        if result.messages is not None and cohort is not None:
+        is_touched = isinstance(self.algorithm, FederatedRound) and self.algorithm.sends_touched_columns
+        if cohort is not None and (result.messages is not None or (is_touched and len(cohort.clients))):
             models = self.algorithm.client_models(self.state, result, cohort)
             for j, job in enumerate(self.running):
                 job.clients = models[:, j].copy()
