@@ -107,13 +107,13 @@ def test_one_method_alone_joins_what_is_there(without_data, capsys):
 
 def test_a_method_that_a_problem_does_not_support_is_skipped_with_the_reason(without_data, capsys):
     started, ends = without_data
-    ends["successors_sampled"] = 2, "fco-run: hparams.clients_per_round: got 4, must be all 16 clients"
-    assert end_of("--algo", "fedfw", "successors", "successors_sampled") == 2
-    assert started == ["successors_sampled algo=fedfw,optimum"]  # fedfw handles constraints only
+    ends["successors"] = 2, "fco-run: algo: refused"
+    assert end_of("--algo", "scaffnew", "successors", "successors_sampled") == 2
+    assert started == ["successors algo=scaffnew,optimum"]
     said = capsys.readouterr()
-    assert "skipped successors with fedfw: the method does not support this problem" in said.out
-    assert "skipped successors_sampled with fedfw: hparams.clients_per_round: got 4" in said.out
-    assert said.err == "fco-reproduce: --algo: no experiment was run with fedfw; see the reasons above\n"
+    assert "skipped successors with scaffnew: algo: refused" in said.out
+    assert "skipped successors_sampled with scaffnew: the method does not support this problem" in said.out
+    assert said.err == "fco-reproduce: --algo: no experiment was run with scaffnew; see the reasons above\n"
 
 
 def test_a_file_of_methods_and_a_model(without_data, tmp_path, capsys):

@@ -26,6 +26,7 @@ from fco_cli.reporting import (
 )
 from fco_cli.studies.leaderboard.method_results import FLOOR, LEVELS, MethodResult, has_stalled, rounds_to
 from fco_cli.studies.leaderboard.numbers import (
+    CLIENT_RATE,
     COSTS,
     Line,
     auto_numbers,
@@ -132,7 +133,7 @@ def draw_problem(problem: Problem) -> Drawing:
             axis.grid(alpha=0.25, linewidth=0.4)
         row[0].set_ylabel(for_figure("\n".join(textwrap.wrap(family, 16))), fontsize=7)
         row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
-    for axis, label in zip(axes[-1], (*costs.values(), "client rate × L"), strict=True):
+    for axis, label in zip(axes[-1], (*costs.values(), CLIENT_RATE), strict=True):
         axis.set_xlabel(label, fontsize=7)
     more = "; ".join(filter(None, (problem.seeds, "last column: final gap by client rate", problem.study.note)))
     figure.suptitle(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ COSTS = {
     "queries": "queries",
     "prox_calls": "prox calls",
 }  # labels of figures by column of metrics.csv
+CLIENT_RATE = "client rate × L"
 HETEROGENEITY = "task.heterogeneity"
 Line = tuple[np.ndarray, np.ndarray]
 
@@ -78,65 +79,62 @@ def problem_numbers(problem: Problem) -> DataFrame:
     The range over the seeds is that of the rounds.
     """
     shown = [one for one in problem.methods if one.runs]
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     for one in shown:
-        rounds, gaps = one.curves
+        gaps = one.curves[1]
         for cost, label in recorded_costs(shown).items():
             for i, (x, gap) in enumerate(zip(*cost_curve(one, cost), strict=True)):
-                row = {"method": one.label, "family": one.family, "x axis": label, "x": x, "gap": gap}
-                if cost == "round" and len(rounds):
-                    row |= {"gap low": gaps[:, i].min(), "gap high": gaps[:, i].max()}
-                rows.append(row)
+                spread = (gaps[:, i].min(), gaps[:, i].max()) if cost == "round" else (np.nan, np.nan)
+                rows.append((one.label, one.family, label, x, gap, *spread))
         for rate, gap in zip(*gap_by_rate(one), strict=True):
-            rows.append({"method": one.label, "family": one.family, "x axis": "client rate × L", "x": rate, "gap": gap})
-    return _frame(rows)
+            rows.append((one.label, one.family, CLIENT_RATE, rate, gap, np.nan, np.nan))
+    return _frame(rows, "method", "family", "x axis", "x", "gap", "gap low", "gap high")
 
 
 def map_numbers(problems: list[Problem], number: Callable[[MethodResult], np.ndarray]) -> DataFrame:
-    """Return the median of a number and the final gap, by problem and method."""
-    return _frame(
-        {"problem": problem.name, "method": one.label, "rounds": float(np.median(number(one))), "final gap": one.final}
+    """Return the median of a number of rounds and the final gap, by problem and method."""
+    rows = [
+        (problem.name, one.label, float(np.median(number(one))), one.final)
         for problem in problems
         for one in problem.methods
-    )
+    ]
+    return _frame(rows, "problem", "method", "rounds", "final gap")
 
 
 def auto_numbers(problems: list[Problem]) -> DataFrame:
     """Return both ratios of untuned to best, by problem and method."""
-    return _frame(
-        {
-            "problem": problem.name,
-            "method": one.label,
-            "final gap, auto / best": gap_ratio(one),
-            f"rounds to {LEVELS[0]:g}, auto / best": round_ratio(one),
-        }
+    rows = [
+        (problem.name, one.label, gap_ratio(one), round_ratio(one))
         for problem in problems
         for one in problem.methods
         if one.untuned
-    )
+    ]
+    return _frame(rows, "problem", "method", "final gap, auto / best", f"rounds to {LEVELS[0]:g}, auto / best")
 
 
 def cost_numbers(problems: list[Problem], costs: tuple[str, ...]) -> DataFrame:
     """Return the gap against each cost, by problem and method."""
-    return _frame(
-        {"problem": problem.name, "method": one.label, "x axis": COSTS[cost], "x": x, "gap": gap}
+    rows = [
+        (problem.name, one.label, COSTS[cost], x, gap)
         for problem in problems
         for one in problem.methods
         for cost in costs
         for x, gap in zip(*cost_curve(one, cost), strict=True)
-    )
+    ]
+    return _frame(rows, "problem", "method", "x axis", "x", "gap")
 
 
 def heterogeneity_numbers(steps: dict[float, Problem]) -> DataFrame:
     """Return the final gap by heterogeneity and method."""
-    return _frame(
-        {"heterogeneity": step, "method": one.label, "final gap": one.final, "rests": has_stalled(one.best)}
+    rows = [
+        (step, one.label, one.final, has_stalled(one.best))
         for step, problem in steps.items()
         for one in problem.methods
-    )
+    ]
+    return _frame(rows, "heterogeneity", "method", "final gap", "rests")
 
 
-def _frame(rows: object) -> DataFrame:
+def _frame(rows: Sequence[tuple[object, ...]], *columns: str) -> DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(list(rows))  # type: ignore[call-overload]
+    return pd.DataFrame(rows, columns=list(columns))
