@@ -145,7 +145,7 @@ def print_searches(records: list[SearchRecord], folder_of: Callable[[list[str]],
         if record.best:
             table_console(160).print(search_table(record, folder_of))
             print_line(f"best: {record.folder / 'best.yaml'}")
-        print_line(record.describe())
+        print_line(f"{record.describe()} ({record.folder / 'trials.csv'})")
     print_line(f"next: fco-report {records[0].folder.parent.parent}")
 
 

@@ -38,10 +38,11 @@ class Setting:
     @property
     def command(self) -> str:
         """Command that reproduces the runs."""
-        shared = [text for text in self.overrides[0] if len(self.overrides) == 1 or not text.startswith("seed=")]
         seeds = [text.removeprefix("seed=") for job in self.overrides for text in job if text.startswith("seed=")]
-        several = [f"seed={','.join(seeds)}"] if len(self.overrides) > 1 else []
-        return shlex.join(["fco-run", *(["-m"] if several else []), *shared, *several])
+        shared = [text for text in self.overrides[0] if not text.startswith("seed=")]
+        is_experiment = any(text.startswith("experiment=") for text in shared)
+        seed = [f"seed={','.join(seeds)}"] if seeds else ["seeds=1"] if is_experiment else []
+        return shlex.join(["fco-run", *(["-m"] if is_experiment or len(seeds) > 1 else []), *shared, *seed])
 
 
 @dataclass

@@ -157,7 +157,7 @@ class OneSearch:
 
 
 def run_searches(plan: Plan, parse: Parse, compose: Compose, launch: Launch) -> list[SearchRecord]:
-    """Run all searches, batch by batch; raise SweepFailed if settings failed or none finished."""
+    """Run all searches, batch by batch; raise SweepFailed if settings failed."""
     searches = [OneSearch(space, seeds, compose) for space, seeds in plan.spaces(parse)]
     if not searches:
         raise UserError("hydra/sweeper: search has no runs; hydra.sweeper.grid_of excludes all algorithms")
@@ -171,6 +171,13 @@ def run_searches(plan: Plan, parse: Parse, compose: Compose, launch: Launch) -> 
     if problems:
         raise SweepFailed(str(problems[0]))
     return [search.record for search in searches]
+
+
+def check_finished(records: Sequence[SearchRecord]) -> None:
+    """Raise SweepFailed if no setting of any search has finished."""
+    if not any(record.best for record in records):
+        count = sum(record.counts[DIVERGED] for record in records)
+        raise SweepFailed(f"all {count} settings diverged, so there is no best one; search smaller learning rates")
 
 
 def _advance(

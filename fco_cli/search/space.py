@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 
 from fco_cli.errors import UserError, require
 from fco_cli.help import GROUPS
@@ -105,7 +105,7 @@ def dimension_of(override: Override) -> Dimension:
         return Dimension(
             key, low=low, high=high, is_log=is_log, is_whole=isinstance(low, int) and isinstance(high, int)
         )
-    require(override.is_discrete_sweep(), key, given, EXAMPLES)
+    require(override.is_discrete_sweep() and not isinstance(sweep, Glob), key, given, EXAMPLES)
     require(not is_log, key, given, f"{EXAMPLES}; the tag log is for intervals, a list has its own order")
     values = list(dict.fromkeys(override.sweep_string_iterator()))
     require(bool(values), key, given, EXAMPLES)

@@ -41,7 +41,7 @@ class SearchSweeper(GridSweeper):
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         from fco_cli.config import Run
-        from fco_cli.search.run import Plan, run_searches
+        from fco_cli.search.run import Plan, check_finished, run_searches
 
         if self.master.dry_run:
             raise HydraException("dry_run: must be false with hydra/sweeper=search, whose runs depend on their results")
@@ -62,4 +62,5 @@ class SearchSweeper(GridSweeper):
         records = run_searches(plan, self.parser.parse_overrides, compose, launch)
         if self.print_searches is not None:
             self.print_searches(records, lambda overrides: Run.of(compose(overrides)).folder)
+        check_finished(records)
         return returns
