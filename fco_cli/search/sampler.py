@@ -28,8 +28,9 @@ LARGEST_GRID = 100_000  # points of a space that are enumerated
 class Sampler:
     """Source of distinct points.
 
-    The first batch is a Latin hypercube: every batch-th part of every dimension has one of its points. With
-    sampler=tpe, Optuna's tree-structured Parzen estimator asks for the others.
+    With sampler=tpe the first batch is a Latin hypercube: every batch-th part of every dimension has one of its points.
+    Optuna's tree-structured Parzen estimator asks for the others. A point is left out if a point with smaller or equal
+    learning rates, and equal otherwise, diverged.
     """
 
     def __init__(self, space: Space, settings: Search, objectives: Sequence[Objective]) -> None:
@@ -43,6 +44,7 @@ class Sampler:
         self.random = np.random.default_rng(settings.seed)
         self.seen: set[Point] = set()
         self.pending: dict[Point, Trial] = {}
+        self.diverged: list[Point] = []
         self.distributions = {one.key: _distribution(optuna, one) for one in space.dimensions}
         with _quiet():
             sampler = optuna.samplers.RandomSampler(settings.seed)
@@ -81,6 +83,8 @@ class Sampler:
                 return
             if rung is not None:
                 trial.report(rung[1], rung[0])
+            elif self.settings.sampler == "tpe":
+                self.diverged.append(point)
             self.study.tell(trial, state=state.PRUNED if len(self.study.directions) == 1 else state.FAIL)
 
     def _next(self) -> Point | None:
@@ -89,10 +93,12 @@ class Sampler:
             if self.first:
                 self._enqueue(self.first.pop(0))
             elif repeats > MAX_REPEATS:
-                self._enqueue(self._unseen())
+                if (parameters := self._unseen()) is None:
+                    return None
+                self._enqueue(parameters)
             trial = self.study.ask(self.distributions)
             point = self.space.point([trial.params[one.key] for one in self.space.dimensions])
-            if point not in self.seen:
+            if self._is_worthwhile(point):
                 self.seen.add(point)
                 self.pending[point] = trial
                 return point
@@ -104,12 +110,25 @@ class Sampler:
         keys = [one.key for one in self.space.dimensions]
         self.study.enqueue_trial(dict(zip(keys, parameters, strict=True)))
 
-    def _unseen(self) -> tuple[float, ...]:
-        """Return a random point that was not asked before."""
+    def _unseen(self) -> tuple[float, ...] | None:
+        """Return a random worthwhile point; None if none is found."""
         if self.space.size <= LARGEST_GRID:
-            points = [one for one in self.space.points() if self.space.point(one) not in self.seen]
-            return points[self.random.integers(len(points))]
-        return tuple(one.at(share) for one, share in zip(self.space.dimensions, self._shares(), strict=True))
+            points = [one for one in self.space.points() if self._is_worthwhile(self.space.point(one))]
+            return points[self.random.integers(len(points))] if points else None
+        for _ in range(LARGEST_GRID):
+            parameters = tuple(one.at(share) for one, share in zip(self.space.dimensions, self._shares(), strict=True))
+            if self._is_worthwhile(self.space.point(parameters)):
+                return parameters
+        return None
+
+    def _is_worthwhile(self, point: Point) -> bool:
+        """Return True for a point that was not asked before and is not expected to diverge."""
+        return point not in self.seen and not any(self._is_beyond(point, other) for other in self.diverged)
+
+    def _is_beyond(self, point: Point, other: Point) -> bool:
+        """Return True if a point differs from another one in larger learning rates only."""
+        triples = zip(self.space.dimensions, point, other, strict=True)
+        return all(a == b or (one.is_rate and float(a) >= float(b)) for one, a, b in triples)
 
     def _shares(self) -> np.ndarray:
         return self.random.random(len(self.space.dimensions))

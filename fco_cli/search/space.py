@@ -13,6 +13,7 @@ from fco_cli.errors import UserError, require
 from fco_cli.help import GROUPS
 
 DIGITS = 6  # significant digits of a number from an interval
+RATES = ("hparams.client_lr", "hparams.server_lr")  # a run that diverges also diverges with larger ones
 TAGS = frozenset(("log",))
 EXAMPLES = "a list of values, range(...) or an interval such as tag(log,interval(1e-4,1))"
 
@@ -35,6 +36,11 @@ class Dimension:
     def size(self) -> float:
         """Number of values; infinite for an interval."""
         return len(self.values) or (self.high - self.low + 1 if self.is_whole else math.inf)
+
+    @property
+    def is_rate(self) -> bool:
+        """True for a learning rate whose values are numbers."""
+        return self.key in RATES and (self.is_ordered or not self.values)
 
     def at(self, share: float) -> float:
         """Return the parameter at a share, from 0 to below 1, of the dimension: the index of a value, or a number."""
