@@ -73,10 +73,12 @@ def run_hydra(
     job: Job,
     sweep: Callable[..., list[Any]] | None = None,
     expect: Callable[..., None] | None = None,
+    print_searches: Callable[..., None] | None = None,
 ) -> None:
     """Compose the configuration of the command line and call `job` with it; with -m, call `sweep` with all of them.
 
-    `expect` is called with some of the configurations of a sweep while the others are composed.
+    `expect` is called with some of the configurations of a sweep while the others are composed, `print_searches` with
+    the records of hydra/sweeper=search.
     """
     gc.set_threshold(100_000, 50, 100)  # start-up creates many objects and little garbage
     with one_line_errors(command):
@@ -106,6 +108,7 @@ def run_hydra(
 
         guarded.sweep = guarded_sweep if sweep else None  # type: ignore[attr-defined]  # called by the fused launcher
         guarded.expect = expect  # type: ignore[attr-defined]  # likewise
+        guarded.print_searches = print_searches  # type: ignore[attr-defined]  # called by the sweeper of searches
         # argparse needs flags first
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
         sys.argv[1:] = map(quote_texts, sys.argv[1:])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -12,6 +13,11 @@ from fco_cli.commands.run_summary import OBJECTIVES
 from fco_cli.files import escape_unprintable
 from fco_cli.path.between_clients import warning_of_between_clients
 from fco_cli.theory.advice import Constants
+
+if TYPE_CHECKING:
+    from fco_cli.search.record import SearchRecord
+
+SHOWN = 10  # settings of a search
 
 
 def best_table(folders: list[Path]) -> Table | None:
@@ -47,6 +53,20 @@ def best_table(folders: list[Path]) -> Table | None:
             "† smallest or largest value tried: better ones may lie outside the grid",
             "left",
         )
+    return table
+
+
+def search_table(record: SearchRecord, folder_of: Callable[[list[str]], Path]) -> Table:
+    """Return the best settings of a search, or those on the Pareto front of several metrics."""
+    names = [objective.metric for objective in record.objectives]
+    title = "; ".join(map(str, record.objectives))
+    table = Table(title=f"best by {title}", title_justify="left", box=None, pad_edge=False)
+    for heading in (*names, *(one.key for one in record.space.dimensions), "record"):
+        right = heading != "record"
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    for one in record.best[:SHOWN]:
+        folder = escape_unprintable(str(folder_of(one.overrides[0])))
+        table.add_row(*(f"{value:.6g}" for value in one.values), *map(escape_unprintable, one.point), folder)
     return table
 
 

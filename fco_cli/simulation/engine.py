@@ -109,14 +109,18 @@ class Simulation:
         """Number of completed rounds."""
         return self.running[0].round if self.running else self.rounds
 
-    def advance(self, seconds: float = 0.0) -> bool:
-        """Simulate one round, or a batch of rounds for up to `seconds`; return False if no rounds are left."""
-        if self.round >= self.rounds:
+    def advance(self, seconds: float = 0.0, last: int | None = None) -> bool:
+        """Simulate one round, or a batch of rounds for up to `seconds`; return False if none are left.
+
+        The simulation ends at round `last`, by default the last of the run.
+        """
+        last = self.rounds if last is None else last
+        if self.round >= last:
             return False
         until = time.monotonic() + seconds
         with np.errstate(all="ignore"):  # divergence is detected and recorded instead
             steps = [self._step(self.round + 1)]
-            while self._can_defer_evaluation(steps) and time.monotonic() < until:
+            while steps[-1].done < last and self._can_defer_evaluation(steps) and time.monotonic() < until:
                 steps.append(self._step(steps[-1].done + 1))
             self._evaluate_pending(steps)
         return True

@@ -52,6 +52,10 @@ class Run(Protocol):
     threads: int | None
 
     @property
+    def pause_at(self) -> int | None:
+        """Round, before the last, after which the run pauses with a checkpoint; None: run to the end."""
+
+    @property
     def method(self) -> Algorithm:
         """The algorithm with the transform of its messages."""
 

@@ -67,7 +67,7 @@ class GridSweeper(Sweeper):
         self.params, self.grid_of, self.unknown = params, grid_of, unknown
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        _refuse("hydra.sweeper", self.unknown, GridSweeperConf)
+        refuse_unknown("hydra.sweeper", self.unknown, GridSweeperConf)
         for algo, grid in self.grid_of.items():
             if not isinstance(grid, Mapping | NoneType):
                 raise HydraException(f"hydra.sweeper.grid_of.{algo}: got {grid}, must be key: values, or null")
@@ -81,7 +81,7 @@ class GridSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         if not self.config.get("dry_run"):
-            with _writable(self.folder):
+            with writable(self.folder):
                 OmegaConf.save(self.config, self.folder / "multirun.yaml")
         jobs = self._product(self.params, arguments)
         algos = [next((text for text in job if text.startswith("algo=")), "") for job in jobs]
@@ -129,14 +129,14 @@ def _count_values(override: Override) -> int:
     return count
 
 
-def _refuse(group: str, unknown: Mapping[str, Any], schema: type) -> None:
+def refuse_unknown(group: str, unknown: Mapping[str, Any], schema: type) -> None:
     for key in unknown:
         known = ", ".join(field.name for field in fields(schema) if field.name != "_target_")
         raise HydraException(f"{group}.{key}: no such key; allowed: {known}")
 
 
 @contextmanager
-def _writable(folder: Path) -> Iterator[None]:
+def writable(folder: Path) -> Iterator[None]:
     """Create the folder, and report an OSError of the body as an error of output_dir."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -254,13 +254,13 @@ class FusedLauncher(Launcher):
         self.options = {"n_jobs": n_jobs, "memory_mb": memory_mb, "backend": backend, "address": address}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        _refuse("hydra.launcher", self.unknown, FusedLauncherConf)
+        refuse_unknown("hydra.launcher", self.unknown, FusedLauncherConf)
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         setup_globals()
         if not self.config.get("dry_run"):
-            with _writable(Path(str(self.config.hydra.sweep.dir))):
+            with writable(Path(str(self.config.hydra.sweep.dir))):
                 pass
         composer = Composer(self.hydra_context.config_loader, self.config)
         jobs = [list(overrides) for overrides in job_overrides]
