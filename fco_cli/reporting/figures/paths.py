@@ -16,7 +16,7 @@ from fco_cli.reporting.figures.classification import (
     draw_histogram,
 )
 from fco_cli.reporting.figures.coefficients import LARGEST, draw_models, model_numbers
-from fco_cli.reporting.figures.drawing import new_figure, styled
+from fco_cli.reporting.figures.drawing import mark_cut, new_figure, styled
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
 from fco_cli.reporting.style import DARK_GRAY, LIGHT_GRAY, PALETTE
 from fco_cli.reporting.text import for_figure
@@ -175,7 +175,7 @@ def draw_clients(path: RecordedPath) -> Drawing:
             color=color, markerfacecolor=None if filled else "white", label=choice,
         )  # fmt: skip
         is_cut = values - _reach(own, metric) < low
-        axis.plot(np.full(is_cut.sum(), low), y[is_cut], "<", color=color, markersize=3.5, clip_on=False)
+        mark_cut(axis, low, y[is_cut], "<", color=color, markersize=3.5)
     for name in clients.loc[clients[metric].isna(), "client"]:
         axis.text(0.5, places[name], _without_metric(metric), transform=axis.get_yaxis_transform(), color=DARK_GRAY,
                   fontsize=6, ha="center", va="center")  # fmt: skip
