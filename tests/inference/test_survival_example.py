@@ -68,6 +68,7 @@ def test_the_worked_example(lung, here):
         in text.replace("\n", " ")
     )
     assert f"{result['rows']} patients" in text
+    assert result["units"].keys() == {"age", "ph.ecog", "wt.loss"}  # sex is 1 or 2
     for name in ("survival", "calibration"):
         assert (record.parent / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 

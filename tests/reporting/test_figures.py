@@ -325,7 +325,7 @@ def test_ticks_of_ratios(low, high, labels):
 
 
 def test_lines_that_are_cut_off_have_arrows():
-    figure, ((axis,),) = drawing.new_figure(1, 1, 1)
+    _figure, ((axis,),) = drawing.new_figure(1, 1, 1)
     drawing.mark_cut(axis, 0.5, np.empty(0), "<")
     assert not axis.get_lines()
     drawing.mark_cut(axis, 0.5, np.array([1.0, 2]), "<", color="red")

@@ -26,7 +26,8 @@ CLIENT_GROUPS, FEW_GROUPS, MANY_ROWS = 10, 5, 200  # groups of a client's calibr
 CLASSIFICATION_CAPTIONS = {
     "roc": (
         "ROC curves of the clients with the most rows, {how}, and their areas, from histograms of the predictions in "
-        "512 bins; the table of clients has areas from every row. Clients without a curve are listed with the reason."
+        "512 bins; the table of clients has areas from every row. The curve of all clients also compares rows of "
+        "different clients. Clients without a curve are listed with the reason."
     ),
     "client_calibration": (
         "Calibration of the clients with the most rows, {how}: mean prediction against observed frequency with "

@@ -14,7 +14,6 @@ from fco_cli.reporting.style import GRAY, PALETTE
 from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
 

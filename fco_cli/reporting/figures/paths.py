@@ -44,7 +44,7 @@ CAPTIONS = {
         "intervals: the same rows selected them."
     ),
     "clients": (
-        "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together. "
+        "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together{mixed}. "
         "Arrows: beyond the axis. {left_out}"
     ),
     "calibration": (
@@ -68,7 +68,8 @@ def caption_of(path: RecordedPath, kind: str) -> str:
     left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
     value = float(path.values[stability["place"]])
     metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
-    numbers = {"features": LARGEST, "value": value, "bound": stability["bound"]}
+    mixed = ", which also compares rows of different clients" if path.metric == "auc" else ""
+    numbers = {"features": LARGEST, "mixed": mixed, "value": value, "bound": stability["bound"]}
     return CAPTIONS[kind].format(metric=metric, left_out=left_out, **numbers).strip()
 
 
