@@ -182,10 +182,14 @@ def snapshot_rounds(rounds: int, every: int, size: int) -> frozenset[int]:
     return frozenset(evaluated[nearest].tolist())
 
 
-def residual_threshold(problem: Problem, numbers: Numbers, tolerance: float) -> Array:
-    """Return the KKT residual [J] at or below which each job passes the first test."""
-    rounding = ROUNDING * float(np.finfo(problem.dtype).eps) * problem.gradient_at_start
-    return np.maximum(tolerance * problem.kkt_scale(numbers), rounding)
+def residual_threshold(problem: Problem, numbers: Numbers, tolerance: float, at_start: float | None = None) -> Array:
+    """Return the KKT residual [J] at or below which each job passes the first test.
+
+    `at_start` is the norm of the gradient at the start; by default it is computed.
+    """
+    at_start = problem.gradient_at_start if at_start is None else at_start
+    rounding = ROUNDING * float(np.finfo(problem.dtype).eps) * at_start
+    return np.maximum(tolerance * problem.kkt_scale(numbers, at_start), rounding)
 
 
 def is_gap_due(residuals: Sequence[float], threshold: float) -> bool:

@@ -16,7 +16,7 @@ from fco_cli.reporting.figures.classification import (
     draw_histogram,
 )
 from fco_cli.reporting.figures.coefficients import LARGEST, draw_models, model_numbers
-from fco_cli.reporting.figures.drawing import new_figure, styled
+from fco_cli.reporting.figures.drawing import mark_cut, new_figure, styled
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
 from fco_cli.reporting.style import DARK_GRAY, LIGHT_GRAY, PALETTE
 from fco_cli.reporting.text import for_figure
@@ -44,7 +44,7 @@ CAPTIONS = {
         "intervals: the same rows selected them."
     ),
     "clients": (
-        "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together. "
+        "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together{mixed}. "
         "Arrows: beyond the axis. {left_out}"
     ),
     "calibration": (
@@ -68,7 +68,8 @@ def caption_of(path: RecordedPath, kind: str) -> str:
     left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
     value = float(path.values[stability["place"]])
     metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
-    numbers = {"features": LARGEST, "value": value, "bound": stability["bound"]}
+    mixed = ", which also compares rows of different clients" if path.metric == "auc" else ""
+    numbers = {"features": LARGEST, "mixed": mixed, "value": value, "bound": stability["bound"]}
     return CAPTIONS[kind].format(metric=metric, left_out=left_out, **numbers).strip()
 
 
@@ -175,7 +176,7 @@ def draw_clients(path: RecordedPath) -> Drawing:
             color=color, markerfacecolor=None if filled else "white", label=choice,
         )  # fmt: skip
         is_cut = values - _reach(own, metric) < low
-        axis.plot(np.full(is_cut.sum(), low), y[is_cut], "<", color=color, markersize=3.5, clip_on=False)
+        mark_cut(axis, low, y[is_cut], "<", color=color, markersize=3.5)
     for name in clients.loc[clients[metric].isna(), "client"]:
         axis.text(0.5, places[name], _without_metric(metric), transform=axis.get_yaxis_transform(), color=DARK_GRAY,
                   fontsize=6, ha="center", va="center")  # fmt: skip
