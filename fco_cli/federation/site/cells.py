@@ -9,6 +9,7 @@ from scipy.special import pdtr
 
 from fco_cli.data.preparation import OTHER
 from fco_cli.data.statistics import Summary
+from fco_cli.problem.data import Rows, SparseRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses.base import Loss
 from fco_cli.problem.losses.classification import Logistic, Softmax
@@ -19,6 +20,7 @@ MIN_DISTINCT = 0.9  # share of distinct values in a column of record numbers
 MAX_CHANCE = 1e-6  # probability that random draws from the range of a column repeat as seldom as its values
 MAX_ROUND = 0.2  # share of multiples of 10 in a column of record numbers
 MIN_PRECISE_ROWS = 10  # values of a column of long record numbers
+MIN_CURVATURE = 1e-9  # relative curvature of a row that a model does not saturate
 
 
 def are_record_numbers(values: Array) -> bool:
@@ -45,11 +47,10 @@ def are_record_numbers(values: Array) -> bool:
     return bool(is_serial or (is_precise and count >= MIN_PRECISE_ROWS))
 
 
-def effective_rows(loss: Loss, scores: Array) -> Array:
-    """Return Kish's effective number of rows (sum v)^2 / sum v^2 of models [J] with scores [J, C, N].
+def curvature_weights(loss: Loss, scores: Array) -> Array:
+    """Return the curvature [J, N] of the loss of every row at scores [J, C, N], relative to the largest one.
 
-    v is the curvature of the loss of a row: p (1 - p) of the likeliest class, or exp(score) of counts and hazards. NaN
-    if a score is not finite.
+    It is p (1 - p) of the likeliest class, or exp(score) of counts and hazards. NaN if a score is not finite.
     """
     if isinstance(loss, Logistic | Softmax):
         if scores.shape[1] == 1:
@@ -61,7 +62,40 @@ def effective_rows(loss: Loss, scores: Array) -> Array:
         logarithm = scores[:, 0]
     else:  # constant, or not larger for few rows
         logarithm = 0 * scores.sum(axis=1)
-    return effective_number(np.exp(logarithm - logarithm.max(axis=1, keepdims=True)))
+    return np.exp(logarithm - logarithm.max(axis=1, keepdims=True))
+
+
+def are_steep(v: Array, cells: Array, least: int) -> Array:
+    """Return which models [J] have curvature weights v [J, N] that single out few rows.
+
+    The effective number of rows is below `least` (half of the rows of a small part), or in a cell below half of that
+    (a quarter of its rows), or `least` rows have next to no curvature: their scores are far from 0, and a small change
+    of the model moves few of them across.
+    """
+    rows, sizes = v.shape[1], cells.sum(axis=1)
+    effective = effective_number(v)
+    in_cells = (v @ cells.T) ** 2 / (v**2 @ cells.T)  # NaN if no row of a cell has any
+    enough = (effective >= min(least, rows / 2)) & (in_cells >= np.minimum(least / 2, sizes / 4)).all(axis=1)
+    saturated = (v < MIN_CURVATURE).sum(axis=1)
+    return ~(enough & (saturated < least))
+
+
+def cells_of(x: Rows, least: int) -> Array:
+    """Return cells [K, N]: rows in which a column has its most frequent value, and all others, of `least` rows or more.
+
+    A model can be constant on one of them and steep on the other, as in the pack-years of smokers.
+    """
+    found, rows = list[Array](), x.shape[0]
+    if isinstance(x, SparseRows):
+        filled = np.zeros((x.shape[1], rows), bool)
+        filled[x.columns, np.repeat(np.arange(rows), np.diff(x.starts))] = x.values != 0
+        found = [~filled[k] for k in np.flatnonzero(filled.any(axis=1))]
+    else:
+        for column in np.asarray(x).T:
+            values, counts = np.unique(column, return_counts=True)
+            found.append(column == values[counts.argmax()])
+    cells = [cell for own in found for cell in (own, ~own) if min(own.sum(), rows - own.sum()) >= least]
+    return np.unique(np.array(cells, float).reshape(-1, rows), axis=0)
 
 
 def effective_number(v: Array) -> Array:

@@ -31,6 +31,7 @@ from fco_cli.federation.schema import Apply, Count, FitTerms, Fold, NoisyMoments
 from fco_cli.federation.sharing import EXACT
 from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
 from fco_cli.federation.site.disclosure import Disclosure
+from fco_cli.federation.site.preparations import check_preparation, check_units, with_own_fills
 from fco_cli.federation.site.rows import Fit, SiteFile, Split
 from fco_cli.federation.site.terms import SiteTerms, check_terms
 from fco_cli.memory_limit import require_memory
@@ -251,9 +252,11 @@ class SiteData:
         require_memory("the prepared rows of all fits", rows * features * np.dtype(self.dtype).itemsize)
         for preparation, fit in zip(preparations, self.fits, strict=True):
             training = fit.split.training_table()
-            self.disclosure.check_preparation(preparation, training)
+            check_preparation(preparation, training, self.disclosure)
+            preparation = with_own_fills(preparation, fit.split, self.disclosure)
             if preparation.terms and len(training.x):
-                check_terms(preparation, self.disclosure.merge_levels(training, training), self.disclosure)
+                check_terms(preparation, fit.split, self.disclosure)
+            check_units(preparation, fit.split, self.disclosure)
             merge = partial(self.disclosure.merge_levels, training=training)
             fit.prepared = fit.split.prepared(preparation, self.dtype, merge)
             fit.model = Linear(len(fit.prepared.features), request.outputs, seed=request.start)

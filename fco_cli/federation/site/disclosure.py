@@ -17,7 +17,7 @@ import numpy as np
 
 from fco_cli.algorithms.transforms import Transform
 from fco_cli.data.format import Features, FederatedData, shown
-from fco_cli.data.preparation import OTHER, Preparation
+from fco_cli.data.preparation import OTHER
 from fco_cli.data.splits import Parts
 from fco_cli.data.statistics import Summary
 from fco_cli.federation.message import Message
@@ -26,7 +26,9 @@ from fco_cli.federation.schema import Noise
 from fco_cli.federation.sharing import MIN_SITES
 from fco_cli.federation.site.cells import (
     are_record_numbers,
-    effective_rows,
+    are_steep,
+    cells_of,
+    curvature_weights,
     grid_steps,
     merge_rare,
     merged_bins,
@@ -36,6 +38,7 @@ from fco_cli.federation.site.ledger import Ledger, limits_of
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses.base import Loss
+from fco_cli.problem.losses.regression import Huber
 from fco_cli.problem.models.linear import Model
 from fco_cli.problem.risk import scores_of
 
@@ -69,6 +72,7 @@ ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
     ),
 }
 MIN_ROW_NOISE = 1.0  # noise multiplier of sums of clipped rows, if differences are refused and min_noise is 0
+MAX_KNOWN_CELLS = 32  # parts of rows whose cells are kept
 GRID_PARTS = 8  # grid lines of a column per standard deviation, for the edges of its histograms
 
 
@@ -80,6 +84,7 @@ class Disclosure:
         values = len(data.y) * (data.x.shape[1] + 1)  # with the labels
         self.ledger, self.limits = Ledger(folder, values, policy.flush), limits_of(policy, values)
         self.charged, self.sites = 0, 1
+        self._cells: dict[int, tuple[ClientData, Array]] = {}
 
     def start(self, sites: int) -> None:
         """Start a request."""
@@ -220,21 +225,6 @@ class Disclosure:
                 remedy = "drop the column at the site: fco-federate join --drop"
                 self.policy.check_rows(others, f"a column ({shown(table.names[k])}) with another value", remedy)
 
-    def check_preparation(self, preparation: Preparation, table: Features) -> None:
-        """Raise Refusal if indicators of a preparation would mark few rows of the site, or if one has no categories."""
-        for k, name in enumerate(table.names):
-            if k in table.levels and name not in preparation.categories:
-                raise Refusal(f"column {shown(name)!r}: holds texts; declare its categories (task.ranges)")
-            missing = np.isnan(table.x[:, k])
-            if name in preparation.categories and k not in table.levels and not missing.all():
-                raise Refusal(
-                    f"column {shown(name)!r}: indicators of numbers requested; they are allowed for categories"
-                )
-            hidden = self.policy.hide_small_cells and name in preparation.flagged and missing.any()
-            if hidden and missing.sum() < len(missing):
-                remedy = "set task.flag_missing=false"
-                self.policy.check_rows(int(missing.sum()), f"an indicator of missing values ({shown(name)})", remedy)
-
     def merge_levels(self, table: Features, training: Features) -> Features:
         """Return a table in which categories that are rare in the training rows are named `other`."""
         if not self.policy.hide_small_cells or not table.levels:
@@ -299,20 +289,35 @@ class Disclosure:
         self.policy.check_rows(int(np.unique(visits, return_counts=True)[1].min()), "a set of unequal visits", remedy)
 
     def check_curvature(self, loss: Loss, model: Model, data: ClientData, w: Array) -> None:
-        """Raise Refusal if fewer than min_rows rows (half of the rows of a small part) determine a model's curvature.
+        """Raise Refusal if few rows, of all or of a cell, determine a model's curvature (`cells.are_steep`).
 
         Answers about two similar models differ by sums over rows with these weights: a steep model, whose scores are
         far from 0 but for a few rows, would isolate these. Refusals are counted, since they disclose information too.
         """
         if not self.policy.refuse_differences:
             return
-        least = min(self.policy.min_rows, len(data.y) / 2)
         with np.errstate(all="ignore"):
-            effective = effective_rows(loss, scores_of(model, data, w).astype(float))
-        if steep := int((~(effective >= least)).sum()):
+            weights = curvature_weights(loss, scores_of(model, data, w).astype(float))
+            steep = int(are_steep(weights, self._cells_of(data), self.policy.min_rows).sum())
+        if steep:
             self.ledger.charge({"steep_models": (None, "")}, {"steep_models": steep})
             limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
             raise Refusal(f"a model with the curvature of few rows requested; {limit}; lower the learning rate")
+
+    def check_smooth(self, loss: Loss) -> None:
+        """Raise Refusal for a loss with kinks: exact answers about models at both sides of a kink isolate its row."""
+        if self.policy.refuse_differences and isinstance(loss, Huber):
+            rule = f"the site's policy allows losses without kinks ({POLICY_FILE}: refuse_differences)"
+            raise Refusal(f"exact sums of the {loss.name} loss requested; {rule}; use task.loss=squared")
+
+    def _cells_of(self, data: ClientData) -> Array:
+        """Return the cells of some rows, computed once as long as these are among the last ones."""
+        known = self._cells.get(id(data))
+        if known is None or known[0] is not data:
+            while len(self._cells) >= MAX_KNOWN_CELLS:
+                del self._cells[next(iter(self._cells))]
+            known = self._cells[id(data)] = (data, cells_of(data.x, self.policy.min_rows))
+        return known[1]
 
     def check_parameters(self, parameters: int, rows: int, remedy: str) -> None:
         """Raise Refusal if an answer about a Hessian or Gram matrix has too many parameters per row."""
