@@ -33,6 +33,7 @@ from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
 from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.preparations import check_preparation, check_units, with_own_fills
 from fco_cli.federation.site.rows import Fit, SiteFile, Split
+from fco_cli.federation.site.spans import columns_of
 from fco_cli.federation.site.terms import SiteTerms, check_terms
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import FoldAssignment, HeldOut
@@ -157,8 +158,14 @@ class SiteData:
             summary = self.disclosure.released_summary(exact, split.training_table()).plain()
         return {
             "training": training, "held_out": held_out, "test": test, "summary": summary, "categories": names,
-            "max_parameters": self.disclosure.max_parameters(training), "events": self._held_out_events(split, task),
+            "max_parameters": self._max_parameters(split, task), "events": self._held_out_events(split, task),
         }  # fmt: skip
+
+    def _max_parameters(self, split: Split, task: Custom) -> int | None:
+        """Return the largest number of parameters of which Hessians of a fit are sent; None: no limit."""
+        table = split.training_table()
+        columns = columns_of(self.disclosure.merge_levels(table, table), task.flag_missing)
+        return self.disclosure.max_parameters(len(table.x), columns)
 
     def _held_out_events(self, split: Split, task: Custom) -> int | None:
         """Return the number of events among the held-out rows of a fit, None if it is not shared."""

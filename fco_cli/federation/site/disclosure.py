@@ -25,17 +25,19 @@ from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
 from fco_cli.federation.schema import Noise
 from fco_cli.federation.sharing import MIN_SITES
 from fco_cli.federation.site.cells import (
+    KnownCells,
     are_record_numbers,
     are_steep,
-    cells_of,
+    check_rare_values,
     curvature_weights,
     grid_steps,
     merge_rare,
     merged_bins,
     rounded_extremes,
+    smallest_cross_cell,
 )
 from fco_cli.federation.site.ledger import Ledger, limits_of
-from fco_cli.problem.data import ClientData
+from fco_cli.problem.data import ClientData, Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses.base import Loss
 from fco_cli.problem.losses.regression import Huber
@@ -72,7 +74,6 @@ ANSWERS: dict[str, frozenset[str]] = {  # keys of the answers' heads, by kind
     ),
 }
 MIN_ROW_NOISE = 1.0  # noise multiplier of sums of clipped rows, if differences are refused and min_noise is 0
-MAX_KNOWN_CELLS = 32  # parts of rows whose cells are kept
 GRID_PARTS = 8  # grid lines of a column per standard deviation, for the edges of its histograms
 
 
@@ -84,7 +85,7 @@ class Disclosure:
         values = len(data.y) * (data.x.shape[1] + 1)  # with the labels
         self.ledger, self.limits = Ledger(folder, values, policy.flush), limits_of(policy, values)
         self.charged, self.sites = 0, 1
-        self._cells: dict[int, tuple[ClientData, Array]] = {}
+        self._cells = KnownCells(policy.min_rows)
 
     def start(self, sites: int) -> None:
         """Start a request."""
@@ -202,7 +203,7 @@ class Disclosure:
         for name, count in zip(table.names, (~np.isnan(table.x)).sum(axis=0).tolist(), strict=True):
             self.policy.check_rows(count, f"a column ({shown(name)}) with values")
         if self.policy.hide_small_cells:
-            self._check_rare_values(table)
+            check_rare_values(table, self.policy)
 
     def released_summary(self, summary: Summary, table: Features) -> Summary:
         """Return the summary as it may be sent, and count its numbers."""
@@ -215,15 +216,6 @@ class Disclosure:
         cells = sum(map(len, summary.categories.values()))
         self.charge(4 * len(summary.columns) - 3 * len(summary.categories) + cells)
         return summary
-
-    def _check_rare_values(self, table: Features) -> None:
-        """Raise Refusal if all but a few rows of a column of numbers are equal: it would mark those few."""
-        for k in sorted(set(range(table.x.shape[1])) - table.levels.keys()):
-            values = table.x[:, k]
-            counts = np.unique(values[~np.isnan(values)], return_counts=True)[1]
-            if 0 < (others := int(counts.sum() - counts.max(initial=0))) < self.policy.min_rows:
-                remedy = "drop the column at the site: fco-federate join --drop"
-                self.policy.check_rows(others, f"a column ({shown(table.names[k])}) with another value", remedy)
 
     def merge_levels(self, table: Features, training: Features) -> Features:
         """Return a table in which categories that are rare in the training rows are named `other`."""
@@ -298,7 +290,7 @@ class Disclosure:
             return
         with np.errstate(all="ignore"):
             weights = curvature_weights(loss, scores_of(model, data, w).astype(float))
-            steep = int(are_steep(weights, self._cells_of(data), self.policy.min_rows).sum())
+            steep = int(are_steep(weights, self._cells.of(data), self.policy.min_rows).sum())
         if steep:
             self.ledger.charge({"steep_models": (None, "")}, {"steep_models": steep})
             limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
@@ -310,15 +302,6 @@ class Disclosure:
             rule = f"the site's policy allows losses without kinks ({POLICY_FILE}: refuse_differences)"
             raise Refusal(f"exact sums of the {loss.name} loss requested; {rule}; use task.loss=squared")
 
-    def _cells_of(self, data: ClientData) -> Array:
-        """Return the cells of some rows, computed once as long as these are among the last ones."""
-        known = self._cells.get(id(data))
-        if known is None or known[0] is not data:
-            while len(self._cells) >= MAX_KNOWN_CELLS:
-                del self._cells[next(iter(self._cells))]
-            known = self._cells[id(data)] = (data, cells_of(data.x, self.policy.min_rows))
-        return known[1]
-
     def check_parameters(self, parameters: int, rows: int, remedy: str) -> None:
         """Raise Refusal if an answer about a Hessian or Gram matrix has too many parameters per row."""
         limit = self.policy.max_parameters_per_row
@@ -329,10 +312,17 @@ class Disclosure:
                 f"{remedy}"
             )
 
-    def max_parameters(self, rows: int) -> int | None:
-        """Return the largest number of parameters of which Hessians are sent; None: no limit."""
+    def check_cross_cells(self, x: Rows, remedy: str) -> None:
+        """Raise Refusal if an entry of a Hessian or Gram matrix would be about few rows."""
+        if self.policy.hide_small_cells:
+            self.policy.check_rows(smallest_cross_cell(x), "a cross cell of two columns, in a Hessian,", remedy)
+
+    def max_parameters(self, rows: int, x: Array) -> int | None:
+        """Return the largest number of parameters of which Hessians of columns x are sent; None: no limit."""
         refused = self.policy.messages is not None and "hessian" not in self.policy.messages
         if refused or self.policy.min_noise > 0:
+            return 0
+        if self.policy.hide_small_cells and smallest_cross_cell(x) < self.policy.min_rows:
             return 0
         limit = self.policy.max_parameters_per_row
         return None if limit is None else int(limit * rows)

@@ -101,6 +101,7 @@ class SiteEvaluator:
                 if one.hessians:
                     remedy = "use a path.algo without Hessians, or fewer columns for experiment=glm"
                     self.disclosure.check_parameters(size, len(data.y), remedy)
+                    self.disclosure.check_cross_cells(data.x, remedy)
                 matrices = one.hessians + (0 if one.scores is None else 1 + one.scores.clients)
                 own = size if one.columns is None else len(one.columns)
                 gradients = one.jobs * (1 + (own if one.narrow else size))

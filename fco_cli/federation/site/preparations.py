@@ -14,7 +14,7 @@ from fco_cli.data.format import Features, shown
 from fco_cli.data.preparation import Categories, Preparation
 from fco_cli.data.statistics import category_counts
 from fco_cli.federation.policy import POLICY_FILE, Refusal
-from fco_cli.federation.site.cells import grid_steps
+from fco_cli.federation.site.cells import check_rare_values, grid_steps
 from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.rows import Split
 from fco_cli.problem.layout import Array
@@ -23,7 +23,9 @@ UNIT_RANGE = 1e6  # of centers, fill values and scales, relative to the standard
 
 
 def check_preparation(preparation: Preparation, table: Features, disclosure: Disclosure) -> None:
-    """Raise Refusal if indicators of a preparation would mark few rows of the site, or if one has no categories."""
+    """Raise Refusal if columns, or indicators of a preparation, mark few rows of the site, or lack categories."""
+    if disclosure.policy.hide_small_cells and len(table.x):
+        check_rare_values(table, disclosure.policy)  # also of rows that need no summary
     for k, name in enumerate(table.names):
         if k in table.levels and name not in preparation.categories:
             raise Refusal(f"column {shown(name)!r}: holds texts; declare its categories (task.ranges)")

@@ -53,7 +53,7 @@ def check_combinations(known: list[KnownTerms], new: KnownTerms, table: Features
         difference = min(difference, len(one) - difference)
         if 0 < difference < policy.min_rows:
             raise _refusal(f"terms with cuts that differ by {plural(difference, 'row')}", policy)
-    columns = _columns(table)
+    columns = columns_of(table).T
     share = _shares(columns)
     everything = np.vstack([columns, *(_finite_terms(own.terms, values) for own, values in usable)])
     if ((1 - _shares(everything)) < (1 - MAX_SHARE) * (1 - share)).any():
@@ -80,18 +80,21 @@ def _cuts(terms: list[Term], values: TableValues) -> Iterator[Array]:
             yield zero + evaluate(node.arguments[0], values) >= 0
 
 
-def _columns(table: Features) -> Array:
-    """Return 1, the columns of numbers and the indicators of categories [K, N]."""
+def columns_of(table: Features, flag_missing: bool = False) -> Array:
+    """Return 1, the filled columns of numbers and the indicators of categories and, if flagged, missing values."""
     rows = [np.ones(len(table.x))]
     for k in range(table.x.shape[1]):
         values = np.asarray(table.x[:, k], float)
+        missing = np.isnan(values)
         if k in table.levels:
-            names = np.array(table.levels[k])
-            of_row = np.where(np.isnan(values), "", names[np.nan_to_num(values).astype(int)])
-            rows += [(of_row == name).astype(float) for name in np.unique(names)]
+            names = np.array([*table.levels[k], ""])
+            of_row = names[np.where(missing, len(names) - 1, values).astype(int)]
+            rows += [(of_row == name).astype(float) for name in np.unique(names[:-1])]
         else:
-            rows.append(np.where(np.isnan(values), _mean(values), values))
-    return np.array(rows)
+            rows.append(np.where(missing, _mean(values), values))
+        if flag_missing and missing.any():
+            rows.append(missing.astype(float))
+    return np.column_stack(rows)
 
 
 def _finite_terms(terms: list[Term], values: TableValues) -> Array:

@@ -118,6 +118,7 @@ class SiteTrainer:
             disclosure.check_message_noise(noise, self._sensitivity(factor, jobs))
             if any(isinstance(array, Matrix) for array in algorithm.sent):
                 disclosure.check_parameters(problem.layout.size, int(rows.sizes[0]), "use another algorithm")
+                disclosure.check_cross_cells(rows.x, "use another algorithm")
         steps = request.local_epochs if request.steps is None else request.steps  # a lower bound
         disclosure.check_steps(steps)
         seed = disclosure.batch_seed(request.seed)

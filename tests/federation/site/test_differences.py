@@ -6,15 +6,19 @@ Every attack is also run against a site whose policy allows it, where it succeed
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fco_cli.data.expressions import Call, Column, IsMissing, Number, Piecewise, Term
-from fco_cli.data.preparation import Recipe, agree
+from fco_cli.data.preparation import Preparation, Recipe, agree
 from fco_cli.data.statistics import Summary
 from fco_cli.federation.policy import preset
-from tests.federation.site.conftest import refusal
+from fco_cli.federation.site.data import sent_task
+from fco_cli.problem.curvature import unpack
+from tests.federation.coordinator.test_clients import task_of
+from tests.federation.site.conftest import SITES, refusal
 
 ROWS = 120
 
@@ -269,3 +273,64 @@ def test_differences_of_terms(hospital, table, kind, together):
     found = attack_by_terms(hospital(preset("research"), x), x, requests)
     assert found == pytest.approx(x[patient, 3], rel=0.2 if kind == "smooth" else 1e-6)
     assert attack_by_terms(hospital(None, x), x, requests) is None
+
+
+def attack_by_hessians(attacker) -> np.ndarray | None:
+    """Return age and creatinine of the only diabetic smoker: an entry of a Hessian is about this patient alone."""
+    attacker.apply(attacker.prepare())
+    found = []
+    for column in (2, 3):
+        w = np.zeros((1, 6))
+        w[0, column] = 0.01
+        response = attacker.hessian(w)
+        if response.kind == "refused":
+            return None
+        curvature = ROWS * unpack(response.arrays["hessian"])[0, 1, 4]  # p (1 - p), summed over diabetic smokers
+        found.append(2 * np.arccosh(1 / np.sqrt(4 * curvature)) / 0.01)
+    return np.array(found)
+
+
+def with_diabetes(x):
+    """Return the columns with an indicator of 25 patients, of whom one is a smoker."""
+    diabetic = np.zeros(ROWS)
+    diabetic[np.flatnonzero(x[:, 1] == 0)[:24]] = 1
+    diabetic[3] = 1
+    return np.column_stack([x, diabetic])
+
+
+def test_entries_of_hessians_about_few_rows(hospital, table):
+    x = with_diabetes(table[0])
+    found = attack_by_hessians(hospital(preset("research"), x))
+    np.testing.assert_allclose(found, x[3, 2:4], rtol=1e-6)
+    strict = hospital(None, x)
+    assert attack_by_hessians(strict) is None
+    assert strict.site.data.fits[0].split is not None
+    assert strict.evaluate().kind == "evaluate"  # gradients are about one column each
+
+
+def test_hessians_of_columns_with_large_cross_cells_are_answered(hospital, table):
+    x = with_diabetes(table[0])
+    x[:, 4] = np.arange(ROWS) % 2
+    attacker = hospital(None, x)
+    attacker.apply(attacker.prepare())
+    assert attacker.hessian().kind == "hessian"
+
+
+def test_the_coordinator_is_told_that_hessians_are_refused(hospital, table):
+    assert hospital(None, table[0]).prepare().head["max_parameters"] == 39
+    assert hospital(None, with_diabetes(table[0])).prepare().head["max_parameters"] == 0
+
+
+def test_columns_that_mark_few_rows_without_a_preparation(hospital, table):
+    """Rows that need no preparation are not summarized; a column of one smoker would still mark this patient."""
+    x = table[0].copy()
+    x[:, 1] = np.arange(ROWS) == 3
+    for policy, expected in ((preset("research"), "apply"), (None, "refused")):
+        attacker = hospital(policy, x)
+        head = {"seed": 0, "sites": SITES, "dtype": "float64", "classes": None, "summary": False, "folds": [None]}
+        attacker.send("describe")
+        options = sent_task(task_of(Path(), "logistic", standardize=False, fill="refuse", holdout="none"))
+        assert attacker.send("prepare", head | {"task": options}).kind == "prepare"
+        raw = Preparation([f"x{k}" for k in range(4)], [0.0] * 4, {}, [])
+        answer = attacker.send("apply", {"preparations": [raw.as_json()], "outputs": 1, "start": None})
+        assert answer.kind == expected, answer.head
