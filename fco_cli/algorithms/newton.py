@@ -150,6 +150,10 @@ class ProxNewton(Federated):
         ops.assign_loss(message.value_4, received.query, -0.75, received.step, batches)
         ops.assign_loss(message.value_16, received.query, -0.9375, received.step, batches)
 
+    def other_models(self, received: State, steps: int) -> list[Array]:
+        """Return the models of the line search."""
+        return [received["query"] - fraction * received["step"] for fraction in (0.5, 0.75, 0.9375)]
+
     def initial_state(self, w: Array) -> State:
         self._log_sizes()
         jobs, zeros = len(w), np.zeros(len(w))

@@ -57,6 +57,7 @@ class Federated(FederatedRound):
     - `start_round(state, cohort)`: the state at the start of a round, from which the broadcast arrays are taken;
     - `effective_steps(steps)`: the number of gradient steps that a message amounts to;
     - `client_model(end, state, steps)`: a client's model at the end of a round;
+    - `other_models(received, steps)`: models that broadcast arrays other than the first determine;
     - `check_pair(psi, mirror)` and `check()`: refuse problems that the method does not support.
 
     Helpers for server steps: `_server_update(s, delta)` is s + eta_s Delta, `_step_size(steps)` is eta_s eta_c K,

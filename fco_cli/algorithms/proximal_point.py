@@ -148,6 +148,14 @@ class TwoRounds(ProximalPoint):
             return state | {"gradient": message, "phase": np.ones_like(state["phase"])}
         return state | {"v": self._next(state["v"], message), "phase": np.zeros_like(state["phase"])}
 
+    def other_models(self, received: State, steps: int) -> list[Array]:
+        """Return the models after one and after all local steps of phase 1, up to differences of own gradients."""
+        if not received["phase"].any():
+            return []
+        step = self.varying.client_lr * (1 - self._share)
+        moves = [step * count for count in {1, steps}]
+        return [self._to_primal(received["v"] - self._column(t) * received["gradient"], t) for t in moves]
+
     def _next(self, v: Array, message: Array) -> Array:
         """Return the new v, from the mean message of phase 1."""
         raise NotImplementedError

@@ -91,6 +91,13 @@ class FederatedRound(NoisyRows):
         """Return the model for a client's final array [J, P], broadcast[0] plus sent[0], after `steps` local steps."""
         return end
 
+    def other_models(self, received: State, steps: int) -> list[Array]:
+        """Return models [J, P] that other broadcast arrays determine, at which clients evaluate rows; sites check them.
+
+        Those that follow from broadcast[0], from its change and from a remembered `model` are not among them.
+        """
+        return []
+
     @property
     def bytes_saved(self) -> int | Array:
         """Bytes that the method itself saves in a client's message by compression; [J] if it differs between jobs."""

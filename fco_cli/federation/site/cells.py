@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.special import pdtr
 
+from fco_cli.data.format import Features, shown
 from fco_cli.data.preparation import OTHER
 from fco_cli.data.statistics import Summary
+from fco_cli.federation.policy import Policy
+from fco_cli.problem.data import ClientData, Rows, SparseRows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses.base import Loss
 from fco_cli.problem.losses.classification import Logistic, Softmax
@@ -19,6 +23,8 @@ MIN_DISTINCT = 0.9  # share of distinct values in a column of record numbers
 MAX_CHANCE = 1e-6  # probability that random draws from the range of a column repeat as seldom as its values
 MAX_ROUND = 0.2  # share of multiples of 10 in a column of record numbers
 MIN_PRECISE_ROWS = 10  # values of a column of long record numbers
+MAX_PARTS = 32  # of rows whose cells are kept
+MIN_CURVATURE = 1e-9  # relative curvature of a row that a model does not saturate
 
 
 def are_record_numbers(values: Array) -> bool:
@@ -45,11 +51,10 @@ def are_record_numbers(values: Array) -> bool:
     return bool(is_serial or (is_precise and count >= MIN_PRECISE_ROWS))
 
 
-def effective_rows(loss: Loss, scores: Array) -> Array:
-    """Return Kish's effective number of rows (sum v)^2 / sum v^2 of models [J] with scores [J, C, N].
+def curvature_weights(loss: Loss, scores: Array) -> Array:
+    """Return the curvature [J, N] of the loss of every row at scores [J, C, N], relative to the largest one.
 
-    v is the curvature of the loss of a row: p (1 - p) of the likeliest class, or exp(score) of counts and hazards. NaN
-    if a score is not finite.
+    It is p (1 - p) of the likeliest class, or exp(score) of counts and hazards. NaN if a score is not finite.
     """
     if isinstance(loss, Logistic | Softmax):
         if scores.shape[1] == 1:
@@ -61,12 +66,95 @@ def effective_rows(loss: Loss, scores: Array) -> Array:
         logarithm = scores[:, 0]
     else:  # constant, or not larger for few rows
         logarithm = 0 * scores.sum(axis=1)
-    return effective_number(np.exp(logarithm - logarithm.max(axis=1, keepdims=True)))
+    return np.exp(logarithm - logarithm.max(axis=1, keepdims=True))
+
+
+def are_steep(v: Array, cells: Array, least: int) -> Array:
+    """Return which models [J] have curvature weights v [J, N] that single out few rows.
+
+    The effective number of rows is below `least` (half of the rows of a small part), or in a cell below half of that
+    (a quarter of its rows), or `least` rows have next to no curvature: their scores are far from 0, and a small change
+    of the model moves few of them across.
+    """
+    rows, sizes = v.shape[1], cells.sum(axis=1)
+    effective = effective_number(v)
+    in_cells = (v @ cells.T) ** 2 / (v**2 @ cells.T)  # NaN if no row of a cell has any
+    enough = (effective >= min(least, rows / 2)) & (in_cells >= np.minimum(least / 2, sizes / 4)).all(axis=1)
+    saturated = (v < MIN_CURVATURE).sum(axis=1)
+    return ~(enough & (saturated < least))
+
+
+def cells_of(x: Rows, least: int) -> Array:
+    """Return cells [K, N]: rows in which a column has its most frequent value, and all others, of `least` rows or more.
+
+    A model can be constant on one of them and steep on the other, as in the pack-years of smokers.
+    """
+    rows = x.shape[0]
+    cells = [
+        cell for own, _ in _frequent_values(x) for cell in (own, ~own) if min(own.sum(), rows - own.sum()) >= least
+    ]
+    return np.unique(np.array(cells, float).reshape(-1, rows), axis=0)
+
+
+class KnownCells:
+    """Cells of the last parts of rows, each computed once."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+        self.parts: dict[int, tuple[ClientData, Array]] = {}
+
+    def of(self, data: ClientData) -> Array:
+        """Return the cells of some rows."""
+        known = self.parts.get(id(data))
+        if known is None or known[0] is not data:
+            while len(self.parts) >= MAX_PARTS:
+                del self.parts[next(iter(self.parts))]
+            known = self.parts[id(data)] = (data, cells_of(data.x, self.least))
+        return known[1]
+
+
+def smallest_cross_cell(x: Rows) -> int:
+    """Return the smallest number of rows, above 0, behind an entry of a Hessian about two columns.
+
+    An entry is a sum over the rows in which both columns have other values than their most frequent ones; for a column
+    with two values, linear combinations of entries are sums over the rows with either of them.
+    """
+    rows = x.shape[0]
+    cells = [cell for own, count in _frequent_values(x) for cell in ((own, ~own) if count == 2 else (~own,))]
+    cells = [cell for cell in cells if 0 < cell.sum() < rows]
+    overlaps = np.array(cells, float).reshape(-1, rows)
+    counts = overlaps @ overlaps.T
+    return int(counts[counts > 0].min(initial=rows))
+
+
+def _frequent_values(x: Rows) -> Iterator[tuple[Array, int]]:
+    """Yield the rows [N] in which a column has its most frequent value, and its number of values."""
+    if isinstance(x, SparseRows):
+        of_row = np.repeat(np.arange(x.shape[0]), np.diff(x.starts))
+        for column in np.unique(x.columns):
+            filled = np.zeros(x.shape[0])
+            own = x.columns == column
+            filled[of_row[own]] = x.values[own]
+            yield filled == 0, len(np.unique(filled))
+        return
+    for column in np.asarray(x).T:
+        values, counts = np.unique(column, return_counts=True)
+        yield column == values[counts.argmax()], len(values)
 
 
 def effective_number(v: Array) -> Array:
     """Return Kish's effective number (sum v)^2 / sum v^2 of weights [J, N]."""
     return v.sum(axis=1) ** 2 / (v**2).sum(axis=1)
+
+
+def check_rare_values(table: Features, policy: Policy) -> None:
+    """Raise Refusal if all but a few rows of a column of numbers are equal: it would mark those few."""
+    for k in sorted(set(range(table.x.shape[1])) - table.levels.keys()):
+        values = table.x[:, k]
+        counts = np.unique(values[~np.isnan(values)], return_counts=True)[1]
+        if 0 < (others := int(counts.sum() - counts.max(initial=0))) < policy.min_rows:
+            remedy = "drop the column at the site: fco-federate join --drop"
+            policy.check_rows(others, f"a column ({shown(table.names[k])}) with another value", remedy)
 
 
 def merge_rare(counts: dict[str, int], least: int) -> dict[str, int]:

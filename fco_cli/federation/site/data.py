@@ -31,7 +31,9 @@ from fco_cli.federation.schema import Apply, Count, FitTerms, Fold, NoisyMoments
 from fco_cli.federation.sharing import EXACT
 from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
 from fco_cli.federation.site.disclosure import Disclosure
+from fco_cli.federation.site.preparations import check_preparation, check_units, with_own_fills
 from fco_cli.federation.site.rows import Fit, SiteFile, Split
+from fco_cli.federation.site.spans import columns_of
 from fco_cli.federation.site.terms import SiteTerms, check_terms
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import FoldAssignment, HeldOut
@@ -156,8 +158,14 @@ class SiteData:
             summary = self.disclosure.released_summary(exact, split.training_table()).plain()
         return {
             "training": training, "held_out": held_out, "test": test, "summary": summary, "categories": names,
-            "max_parameters": self.disclosure.max_parameters(training), "events": self._held_out_events(split, task),
+            "max_parameters": self._max_parameters(split, task), "events": self._held_out_events(split, task),
         }  # fmt: skip
+
+    def _max_parameters(self, split: Split, task: Custom) -> int | None:
+        """Return the largest number of parameters of which Hessians of a fit are sent; None: no limit."""
+        table = split.training_table()
+        columns = columns_of(self.disclosure.merge_levels(table, table), task.flag_missing)
+        return self.disclosure.max_parameters(len(table.x), columns)
 
     def _held_out_events(self, split: Split, task: Custom) -> int | None:
         """Return the number of events among the held-out rows of a fit, None if it is not shared."""
@@ -251,9 +259,11 @@ class SiteData:
         require_memory("the prepared rows of all fits", rows * features * np.dtype(self.dtype).itemsize)
         for preparation, fit in zip(preparations, self.fits, strict=True):
             training = fit.split.training_table()
-            self.disclosure.check_preparation(preparation, training)
+            check_preparation(preparation, training, self.disclosure)
+            preparation = with_own_fills(preparation, fit.split, self.disclosure)
             if preparation.terms and len(training.x):
-                check_terms(preparation, self.disclosure.merge_levels(training, training), self.disclosure)
+                check_terms(preparation, fit.split, self.disclosure)
+            check_units(preparation, fit.split, self.disclosure)
             merge = partial(self.disclosure.merge_levels, training=training)
             fit.prepared = fit.split.prepared(preparation, self.dtype, merge)
             fit.model = Linear(len(fit.prepared.features), request.outputs, seed=request.start)

@@ -17,7 +17,7 @@ import numpy as np
 
 from fco_cli.algorithms.transforms import Transform
 from fco_cli.data.format import Features, FederatedData, shown
-from fco_cli.data.preparation import OTHER, Preparation
+from fco_cli.data.preparation import OTHER
 from fco_cli.data.splits import Parts
 from fco_cli.data.statistics import Summary
 from fco_cli.federation.message import Message
@@ -25,17 +25,22 @@ from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
 from fco_cli.federation.schema import Noise
 from fco_cli.federation.sharing import MIN_SITES
 from fco_cli.federation.site.cells import (
+    KnownCells,
     are_record_numbers,
-    effective_rows,
+    are_steep,
+    check_rare_values,
+    curvature_weights,
     grid_steps,
     merge_rare,
     merged_bins,
     rounded_extremes,
+    smallest_cross_cell,
 )
 from fco_cli.federation.site.ledger import Ledger, limits_of
-from fco_cli.problem.data import ClientData
+from fco_cli.problem.data import ClientData, Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses.base import Loss
+from fco_cli.problem.losses.regression import Huber
 from fco_cli.problem.models.linear import Model
 from fco_cli.problem.risk import scores_of
 
@@ -80,6 +85,7 @@ class Disclosure:
         values = len(data.y) * (data.x.shape[1] + 1)  # with the labels
         self.ledger, self.limits = Ledger(folder, values, policy.flush), limits_of(policy, values)
         self.charged, self.sites = 0, 1
+        self._cells = KnownCells(policy.min_rows)
 
     def start(self, sites: int) -> None:
         """Start a request."""
@@ -197,7 +203,7 @@ class Disclosure:
         for name, count in zip(table.names, (~np.isnan(table.x)).sum(axis=0).tolist(), strict=True):
             self.policy.check_rows(count, f"a column ({shown(name)}) with values")
         if self.policy.hide_small_cells:
-            self._check_rare_values(table)
+            check_rare_values(table, self.policy)
 
     def released_summary(self, summary: Summary, table: Features) -> Summary:
         """Return the summary as it may be sent, and count its numbers."""
@@ -210,30 +216,6 @@ class Disclosure:
         cells = sum(map(len, summary.categories.values()))
         self.charge(4 * len(summary.columns) - 3 * len(summary.categories) + cells)
         return summary
-
-    def _check_rare_values(self, table: Features) -> None:
-        """Raise Refusal if all but a few rows of a column of numbers are equal: it would mark those few."""
-        for k in sorted(set(range(table.x.shape[1])) - table.levels.keys()):
-            values = table.x[:, k]
-            counts = np.unique(values[~np.isnan(values)], return_counts=True)[1]
-            if 0 < (others := int(counts.sum() - counts.max(initial=0))) < self.policy.min_rows:
-                remedy = "drop the column at the site: fco-federate join --drop"
-                self.policy.check_rows(others, f"a column ({shown(table.names[k])}) with another value", remedy)
-
-    def check_preparation(self, preparation: Preparation, table: Features) -> None:
-        """Raise Refusal if indicators of a preparation would mark few rows of the site, or if one has no categories."""
-        for k, name in enumerate(table.names):
-            if k in table.levels and name not in preparation.categories:
-                raise Refusal(f"column {shown(name)!r}: holds texts; declare its categories (task.ranges)")
-            missing = np.isnan(table.x[:, k])
-            if name in preparation.categories and k not in table.levels and not missing.all():
-                raise Refusal(
-                    f"column {shown(name)!r}: indicators of numbers requested; they are allowed for categories"
-                )
-            hidden = self.policy.hide_small_cells and name in preparation.flagged and missing.any()
-            if hidden and missing.sum() < len(missing):
-                remedy = "set task.flag_missing=false"
-                self.policy.check_rows(int(missing.sum()), f"an indicator of missing values ({shown(name)})", remedy)
 
     def merge_levels(self, table: Features, training: Features) -> Features:
         """Return a table in which categories that are rare in the training rows are named `other`."""
@@ -299,20 +281,26 @@ class Disclosure:
         self.policy.check_rows(int(np.unique(visits, return_counts=True)[1].min()), "a set of unequal visits", remedy)
 
     def check_curvature(self, loss: Loss, model: Model, data: ClientData, w: Array) -> None:
-        """Raise Refusal if fewer than min_rows rows (half of the rows of a small part) determine a model's curvature.
+        """Raise Refusal if few rows, of all or of a cell, determine a model's curvature (`cells.are_steep`).
 
         Answers about two similar models differ by sums over rows with these weights: a steep model, whose scores are
         far from 0 but for a few rows, would isolate these. Refusals are counted, since they disclose information too.
         """
         if not self.policy.refuse_differences:
             return
-        least = min(self.policy.min_rows, len(data.y) / 2)
         with np.errstate(all="ignore"):
-            effective = effective_rows(loss, scores_of(model, data, w).astype(float))
-        if steep := int((~(effective >= least)).sum()):
+            weights = curvature_weights(loss, scores_of(model, data, w).astype(float))
+            steep = int(are_steep(weights, self._cells.of(data), self.policy.min_rows).sum())
+        if steep:
             self.ledger.charge({"steep_models": (None, "")}, {"steep_models": steep})
             limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
             raise Refusal(f"a model with the curvature of few rows requested; {limit}; lower the learning rate")
+
+    def check_smooth(self, loss: Loss) -> None:
+        """Raise Refusal for a loss with kinks: exact answers about models at both sides of a kink isolate its row."""
+        if self.policy.refuse_differences and isinstance(loss, Huber):
+            rule = f"the site's policy allows losses without kinks ({POLICY_FILE}: refuse_differences)"
+            raise Refusal(f"exact sums of the {loss.name} loss requested; {rule}; use task.loss=squared")
 
     def check_parameters(self, parameters: int, rows: int, remedy: str) -> None:
         """Raise Refusal if an answer about a Hessian or Gram matrix has too many parameters per row."""
@@ -324,10 +312,17 @@ class Disclosure:
                 f"{remedy}"
             )
 
-    def max_parameters(self, rows: int) -> int | None:
-        """Return the largest number of parameters of a Hessian that the site sends; None: no limit."""
+    def check_cross_cells(self, x: Rows, remedy: str) -> None:
+        """Raise Refusal if an entry of a Hessian or Gram matrix would be about few rows."""
+        if self.policy.hide_small_cells:
+            self.policy.check_rows(smallest_cross_cell(x), "a cross cell of two columns, in a Hessian,", remedy)
+
+    def max_parameters(self, rows: int, x: Array) -> int | None:
+        """Return the largest number of parameters of a Hessian of columns x that the site sends; None: no limit."""
         refused = self.policy.messages is not None and "hessian" not in self.policy.messages
         if refused or self.policy.min_noise > 0:
+            return 0
+        if self.policy.hide_small_cells and smallest_cross_cell(x) < self.policy.min_rows:
             return 0
         limit = self.policy.max_parameters_per_row
         return None if limit is None else int(limit * rows)

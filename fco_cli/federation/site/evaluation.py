@@ -62,6 +62,8 @@ class SiteEvaluator:
         for one in request.fits:
             if one.fit in rows:
                 self.disclosure.check_evaluation_noise(one.noise)
+                if one.noise is None or not one.noise.by_row:
+                    self.disclosure.check_smooth(self._loss)
                 numbers, jobs = numbers + one.jobs * self._numbers_per_model(request, one), jobs + one.jobs
         self.disclosure.charge(numbers, evaluations=jobs)
         self._check_steepness(request.fits, rows, models)
@@ -84,6 +86,7 @@ class SiteEvaluator:
         products of gradients, if requested, by its square.
         """
         self.disclosure.check_noise_free("Hessians")
+        self.disclosure.check_smooth(self._loss)
         models, rows = self._models(request.fits, arrays), self._rows(request.fits, "training")
         weights = {one.fit: self._weight(one, "training") for one in request.fits if one.fit in rows}
         numbers = jobs = 0
@@ -98,6 +101,7 @@ class SiteEvaluator:
                 if one.hessians:
                     remedy = "use a path.algo without Hessians, or fewer columns for experiment=glm"
                     self.disclosure.check_parameters(size, len(data.y), remedy)
+                    self.disclosure.check_cross_cells(data.x, remedy)
                 matrices = one.hessians + (0 if one.scores is None else 1 + one.scores.clients)
                 own = size if one.columns is None else len(one.columns)
                 gradients = one.jobs * (1 + (own if one.narrow else size))
@@ -123,6 +127,7 @@ class SiteEvaluator:
         problem = TaskData(fit.training(), fit.linear(), self._loss).to_problem(NoRegularizer())
         rows = int(problem.data.sizes[0])
         self.disclosure.check_noise_free("curvature")
+        self.disclosure.check_smooth(self._loss)
         self.disclosure.check_batches(request.batch_size, rows)
         self.disclosure.check_parameters(fit.linear().layout.size, rows, "set hparams.client_lr to a number")
         self.disclosure.charge(1, evaluations=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from fco_cli.errors import UserError
 from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
+from fco_cli.federation.site.spans import KnownTerms
 from fco_cli.files import flush_file, lock_file, write_atomically
 from fco_cli.problem.layout import Array
 
@@ -126,6 +127,18 @@ class Ledger:
                     raise Refusal(f"masks: {requested}; {limit}")
             if names not in known:
                 write_atomically(path, msgspec.json.encode([*known, names]))
+
+    def add_terms(self, new: KnownTerms, check: Callable[[list[KnownTerms]], None]) -> None:
+        """Record terms that are not known, after a check of all known ones; it may raise Refusal."""
+        path = self.folder / "terms.json"
+        with self._locked():
+            try:
+                known = msgspec.json.decode(path.read_bytes(), type=list[KnownTerms]) if path.exists() else []
+            except ValueError:
+                raise UserError(f"{path}: is damaged; the site answers nothing without its ledger") from None
+            check(known)
+            if new not in known:
+                write_atomically(path, msgspec.json.encode([*known, new]))
 
     def is_first(self, name: str, value: str) -> bool:
         """Record the first value under a name; return False for another one later."""

@@ -48,7 +48,7 @@ class Split:
 
     def summary(self, name: str) -> Summary:
         """Return the summary of the training rows."""
-        return Summary.of(name, self._raw(self.parts.training))
+        return Summary.of(name, self.table(self.parts.training))
 
     def check_needs_no_preparation(self) -> None:
         """Raise Refusal if the rows have categorical or missing values."""
@@ -60,7 +60,11 @@ class Split:
 
     def training_table(self) -> Features:
         """Return the training rows before preparation."""
-        return self._raw(self.parts.training)
+        return self.table(self.parts.training)
+
+    def table(self, rows: Array) -> Features:
+        """Return some rows before preparation."""
+        return replace(self.data.take(rows).raw, names=self.names)
 
     def prepared(self, preparation: Preparation, dtype: str, merge: Callable[[Features], Features]) -> Prepared:
         """Return the rows after the common preparation of tables whose rare categories are merged."""
@@ -71,15 +75,12 @@ class Split:
         extra = [] if self.offset is None else [self.offset.name]
         return Prepared(training, held_out, test, dtype, (*preparation.features, *extra))
 
-    def _raw(self, rows: Array) -> Features:
-        return replace(self.data.take(rows).raw, names=self.names)
-
     def _prepared(
         self, rows: Array, preparation: Preparation, dtype: str, merge: Callable[[Features], Features]
     ) -> ClientData | None:
         if not rows.any():
             return None
-        x = preparation.apply(merge(self._raw(rows)))
+        x = preparation.apply(merge(self.table(rows)))
         x = x if self.offset is None else np.column_stack([x, self.offset.values[rows]])
         return replace(self.data.take(rows), x=x).model_clients(dtype)
 

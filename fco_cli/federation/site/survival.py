@@ -98,6 +98,7 @@ class SiteSurvival:
         data, scores = self._scored(request, arrays, numbers, more)
         y = data.y.astype(float)
         self.disclosure.check_parameters(model.layout.size, len(y), "use fewer columns")
+        self.disclosure.check_cross_cells(data.x, "set glm.tests=false")
         g = np.zeros(len(y))
         if (labels := coarse_times(y, request.min_cell)) is not None:
             table = risk_table(labels)

@@ -23,6 +23,9 @@ from fco_cli.federation.policy import POLICY_FILE, Refusal
 from fco_cli.federation.schema import Terms
 from fco_cli.federation.site.cells import effective_number
 from fco_cli.federation.site.disclosure import Disclosure
+from fco_cli.federation.site.preparations import check_preparation, with_own_fills
+from fco_cli.federation.site.rows import Split
+from fco_cli.federation.site.spans import KnownTerms, check_combinations
 
 if TYPE_CHECKING:
     from fco_cli.federation.site.data import SiteData
@@ -50,10 +53,10 @@ class SiteTerms:
         preparation, table = self.site_data.preparation_of(text, split.names), split.training_table()
         if not len(table.x) or not preparation.terms:
             raise Refusal("terms: the site has no training rows in this run, or the preparation has no terms")
-        disclosure.check_preparation(preparation, table)
-        merged = disclosure.merge_levels(table, table)
-        check_terms(preparation, merged, disclosure)
-        return encoded(preparation, merged, disclosure)
+        check_preparation(preparation, table, disclosure)
+        preparation = with_own_fills(preparation, split, disclosure)
+        check_terms(preparation, split, disclosure)
+        return encoded(preparation, disclosure.merge_levels(table, table), disclosure)
 
     def _count_refusal(self, problem: str) -> Refusal:
         count_refusal(self.site_data.disclosure)
@@ -76,11 +79,12 @@ def count_refusal(disclosure: Disclosure) -> None:
     disclosure.ledger.charge({name: disclosure.limits[name]}, {name: 1})
 
 
-def check_terms(preparation: Preparation, table: Features, disclosure: Disclosure) -> None:
-    """Raise Refusal if a term could mark few rows of the site, or test values by a refusal."""
+def check_terms(preparation: Preparation, split: Split, disclosure: Disclosure) -> None:
+    """Raise Refusal if a term could mark few training rows of the site, also with earlier ones, or test values."""
     if not disclosure.policy.hide_small_cells:
         return
-    least = disclosure.policy.min_rows
+    training, least = split.training_table(), disclosure.policy.min_rows
+    table = disclosure.merge_levels(training, training)
     for term in preparation.terms:
         for factor in term.factors:
             _check_partial(factor, term.name)
@@ -99,6 +103,24 @@ def check_terms(preparation: Preparation, table: Features, disclosure: Disclosur
                     f"a term ({shown(term.name, 60)}) with large values of few rows requested; the site's policy "
                     f"allows {least} or more ({POLICY_FILE}: min_rows, hide_small_cells); change task.formula"
                 )
+    _check_combinations(preparation, split, disclosure)
+
+
+def _check_combinations(preparation: Preparation, split: Split, disclosure: Disclosure) -> None:
+    """Record the terms in the ledger; raise Refusal, and count it, if they single out rows with earlier ones."""
+    rows, policy = disclosure.data.take(split.parts.training).raw, disclosure.policy
+    table, new = disclosure.merge_levels(rows, rows), KnownTerms.of(preparation)
+
+    def check(known: list[KnownTerms]) -> None:
+        count = len(known) + (new not in known)
+        policy.check_limit("max_subsets", count, f"{count} preparations with different terms over all runs")
+        check_combinations(known, new, table, policy)
+
+    try:
+        disclosure.ledger.add_terms(new, check)
+    except Refusal:
+        count_refusal(disclosure)
+        raise
 
 
 def _spread_rows(values: np.ndarray) -> float:

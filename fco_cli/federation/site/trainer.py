@@ -114,9 +114,11 @@ class SiteTrainer:
             disclosure.check_batches(request.batch_size, int(rows.sizes[0]))
         hides_rows = algorithm.has_noise and disclosure.min_row_noise > 0  # by enough noise in the local steps
         if not hides_rows:
+            disclosure.check_smooth(self.site_data.loss())
             disclosure.check_message_noise(noise, self._sensitivity(factor, jobs))
             if any(isinstance(array, Matrix) for array in algorithm.sent):
                 disclosure.check_parameters(problem.layout.size, int(rows.sizes[0]), "use another algorithm")
+                disclosure.check_cross_cells(rows.x, "use another algorithm")
         steps = request.local_epochs if request.steps is None else request.steps  # a lower bound
         disclosure.check_steps(steps)
         seed = disclosure.batch_seed(request.seed)
@@ -134,15 +136,21 @@ class SiteTrainer:
         check_curvature = partial(disclosure.check_curvature, self.site_data.loss(), problem.model, rows)
         is_strict = disclosure.policy.refuse_differences
         if is_strict:
-            check_curvature(algorithm.client_model(first, received, 0.0))
+            for model in (algorithm.client_model(first, received, 0.0), *algorithm.other_models(received, steps)):
+                check_curvature(model)
         self.memory.apply_outcomes(self._outcomes(request))
         assert self.initial is not None
         kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
+        if is_strict:
+            for model in _remembered_models(algorithm, kept):
+                check_curvature(model)
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
             message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
             if is_strict and uses_batches and len(edges) > 2 and not hides_rows:  # gradients at several models
                 check_curvature(algorithm.client_model(first + message[0], received, float(len(edges) - 1)))
+                for model in _remembered_models(algorithm, after):
+                    check_curvature(model)
             if algorithm.client_arrays:
                 self.memory.propose(request.round, tokens, after)
             if factor is not None:  # masked messages are weighted at the site
@@ -190,12 +198,13 @@ class SiteTrainer:
         kept = views(algorithm.client_arrays, self.memory.read(tokens, self.initial))[algorithm.personal]
         arrays: dict[str, Array] = {}
         self.site_data.disclosure.check_noise_free("metrics of personal models")
+        loss, model = self.site_data.loss(), algorithm.problem.model
+        self.site_data.disclosure.check_smooth(loss)
         self.site_data.disclosure.charge(4 * len(tokens), evaluations=len(tokens))
         for part, data in (("train", rows.training), ("validation", rows.held_out)):
             if data is not None:
-                losses, accuracy = own_losses(
-                    data, algorithm.problem.model, self.site_data.loss(), kept[None], np.zeros(1, int)
-                )
+                self.site_data.disclosure.check_curvature(loss, model, data, kept)
+                losses, accuracy = own_losses(data, model, loss, kept[None], np.zeros(1, int))
                 arrays[f"own_{part}_loss"] = np.where(losses[0] > MAX_MAGNITUDE, np.inf, np.maximum(losses[0], 0))
                 if accuracy is not None and self.site_data.policy.share_accuracy:
                     hits = self.site_data.disclosure.released_counts(np.rint(accuracy[0] * len(data.y)), len(data.y))
@@ -242,6 +251,12 @@ def _spec_of(array: Vector, algorithm: Federated) -> ArraySpec:
     """Return the declared shape and type of a broadcast array."""
     shape = array.shape(len(algorithm.varying), algorithm.problem.layout.size)
     return ArraySpec(shape) if isinstance(array, Scalar) else ArraySpec(shape, algorithm.problem.dtype)
+
+
+def _remembered_models(algorithm: Federated, memory: Array) -> list[Array]:
+    """Return the models [J, P] among the remembered arrays, at which the next round evaluates rows."""
+    own = views(algorithm.client_arrays, memory)
+    return [own[array.name] for array in algorithm.remembered if array.model]
 
 
 def _without_paths(regularizer: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from scipy.optimize import minimize
 
 from fco_cli.data.published import PUBLICATIONS
 from fco_cli.federation.policy import preset
-from fco_cli.federation.site.cells import effective_rows
+from fco_cli.federation.site.cells import are_steep, cells_of, curvature_weights
+from fco_cli.problem.data import SparseRows
 from fco_cli.problem.losses import all_losses
 
 
@@ -47,4 +48,31 @@ def test_models_of_a_real_table_are_not_steep(heart, loss, strength):
         rows = np.flatnonzero(client == name)
         for part in (rows, *(rows[k::5] for k in range(5))):
             scores = (np.array(models) @ x[part].T)[:, None]
-            assert (effective_rows(all_losses()[loss](), scores) >= min(least, len(part) / 2)).all(), name
+            weights = curvature_weights(all_losses()[loss](), scores)
+            assert not are_steep(weights, cells_of(x[part], least), least).any(), name
+
+
+def test_cells_of_dense_and_sparse_rows():
+    """Columns with one value in 10 rows or more, and others in as many, divide the rows."""
+    x = np.zeros((40, 5))
+    x[:15, 0] = np.arange(1, 16)
+    x[:, 1] = np.arange(40)
+    x[:5, 2] = 1
+    x[10:, 3] = 7.5
+    expected = {tuple(range(15)), tuple(range(15, 40)), tuple(range(10)), tuple(range(10, 40))}
+    cells = cells_of(x, 10)
+    assert {tuple(np.flatnonzero(one)) for one in cells} == expected
+    rows, columns = np.nonzero(x)
+    starts = np.append(0, np.cumsum((x != 0).sum(axis=1)))
+    sparse = SparseRows(x[rows, columns], columns, starts, x.shape[1])
+    np.testing.assert_array_equal(cells_of(sparse, 10), cells)
+    assert cells_of(x[:, 1:2], 10).shape == (0, 40)
+
+
+def test_models_that_saturate_rows_are_steep():
+    """A model can be flat for some rows, so that many rows have curvature, and steep for all others."""
+    scores = np.concatenate([np.linspace(-0.5, 0.5, 30), np.linspace(-1e3, 1e3, 30)])
+    weights = curvature_weights(all_losses()["logistic"](), scores[None, None])
+    assert are_steep(weights, np.zeros((0, 60)), 10).all()
+    weights = curvature_weights(all_losses()["logistic"](), scores[None, None] / 100)
+    assert not are_steep(weights, np.zeros((0, 60)), 10).any()

@@ -374,11 +374,11 @@ def test_hessians(attack):
     assert expected in refusal(wide.hessian())
     assert expected in refusal(wide.hessian(columns=[0]))  # blocks of a matrix determine it, too
     noisy = attack(preset("strict", min_noise=1.0))
-    assert noisy.site.disclosure.max_parameters(60) == 0
+    assert noisy.site.disclosure.max_parameters(60, np.zeros((60, 1))) == 0
     assert "Hessians without noise requested" in refusal(noisy_hessian(noisy))
     listed = attack(preset("strict", messages=["describe", "prepare", "apply", "evaluate"]))
     listed.apply(listed.prepare())
-    assert listed.site.disclosure.max_parameters(60) == 0
+    assert listed.site.disclosure.max_parameters(60, np.zeros((60, 1))) == 0
     assert "does not allow hessian" in refusal(listed.hessian())
 
 
