@@ -76,11 +76,12 @@ class GridSweeper(Sweeper):
             raise HydraException(f"profile: got {config.profile.name}, {reason}; choose another, such as paper")
         self.folder, self.config = Path(str(config.hydra.sweep.dir)), config
         self.seeds: int = config.get("seeds") or 1
+        self.is_dry_run = bool(config.get("dry_run"))
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
         self.start = Plugins.instance().instantiate_launcher(hydra_context, task_function, config).launch
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        if not self.config.get("dry_run"):
+        if not self.is_dry_run:
             with _writable(self.folder):
                 OmegaConf.save(self.config, self.folder / "multirun.yaml")
         jobs = self._product(self.params, arguments)
