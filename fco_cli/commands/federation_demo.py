@@ -200,7 +200,10 @@ def simulated_hospitals(folder: Path) -> dict[str, Path]:
 
 
 def call(command: str, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", f"fco_cli.commands.{command}", *arguments], check=True)
+    """Run a command and print its output without the lines on its record, whose folder is removed."""
+    words = [sys.executable, "-m", f"fco_cli.commands.{command}", *arguments]
+    output = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+    print("".join(line for line in output.splitlines(keepends=True) if not line.startswith(("record: ", "next: "))))
 
 
 def record(output: Path) -> Path:

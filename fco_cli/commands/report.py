@@ -51,9 +51,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="add the claims of a YAML file to the ledger (docs/reporting.md)",
     )  # fmt: skip
     parser.add_argument(
+<<<<<<< HEAD
         "--leaderboard-archive", type=Path, metavar="FILE",
         help="also write the records, tables and data card of the leaderboard as a zip file",
     )  # fmt: skip
+=======
+        "--row", action="store_true", help="draw the panels of curves in one row and without a title, as in a paper"
+    )
+>>>>>>> door
     parser.add_argument(
         "--x", choices=("rounds", "bytes", "seconds"), default="rounds", help="the x axis of the curves"
     )
@@ -83,7 +88,7 @@ def report(options: argparse.Namespace) -> None:
         raise UserError(f"{sources}: no finished records found; create some with: fco-run -m experiment=lasso_i")
     if options.x == "seconds" and not any(run.has_times for study in results.studies for run in study.runs):
         raise UserError("--x seconds: no run has simulated seconds; run with time_model=lognormal or file")
-    made = make_report(results, options.output, studies, options.x, options.claims)
+    made = make_report(results, options.output, studies, options.x, options.claims, options.row)
     _print_left_out(results.damaged)
     if options.csv:
         _write_csv(results, options.csv)

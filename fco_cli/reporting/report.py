@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +17,11 @@ from fco_cli.reporting.page.render import Context, render_page, render_section
 from fco_cli.reporting.page.sections import path_section, place_twin_curves, study_sections, sweep_sections
 from fco_cli.reporting.records.select import Choice, choose, in_order
 from fco_cli.reporting.records.studies import RecordedStudy, Results
+from fco_cli.typed_files import MEBIBYTE, BadRecord, read_bounded
+
+PARTS = ("figures", "tables")  # folders of a report
+FILES = ".files"  # names of the figures and tables that the report wrote
+MAX_LIST_BYTES = 16 * MEBIBYTE
 
 
 @dataclass
@@ -37,9 +44,14 @@ class Report:
 
 
 def make_report(
-    results: Results, folder: Path, studies: Sequence[Study] = (), x: str = "rounds", with_claims: bool = False
+    results: Results,
+    folder: Path,
+    studies: Sequence[Study] = (),
+    x: str = "rounds",
+    with_claims: bool = False,
+    in_row: bool = False,
 ) -> Report:
-    """Write a report to a folder.
+    """Write a report to a folder. Figures and tables of an earlier report there are removed.
 
     Parameters
     ----------
@@ -53,8 +65,10 @@ def make_report(
         The x axis of the curves; seconds are those of the time model.
     with_claims : bool
         Include the claims of every study; by default only of those about whose claims there are records.
+    in_row : bool
+        Draw the panels of curves in one row and without a title, as in a paper.
     """
-    for part in (folder, folder / "figures", folder / "tables"):
+    for part in (folder, *(folder / name for name in PARTS)):
         try:
             part.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
@@ -67,10 +81,12 @@ def make_report(
     choices = {study.slug: in_order(choose(study), order) for study in shown}
     highlights = [name for study in studies for name in study.highlights]
     report = Report(folder, shown, choices, owners=owners, highlights=highlights)
-    recorded = study_sections(shown, choices, x, results)
+    changed = _times_of_change(folder)
+    recorded = study_sections(shown, choices, x, results, in_row)
     own = [table1_section(table) for table in results.tables]
     own += [glm_section(glm, results.damaged) for glm in results.glms]
-    own += [path_section(path) for path in results.paths] + recorded
+    paths = Counter(path.result["task"] for path in results.paths)
+    own += [path_section(path, paths[path.result["task"]] == 1) for path in results.paths] + recorded
     base = own + sweep_sections(shown, choices)
     added = {study: _add_sections(study, results, base) for study in studies}
     report.contents = {
@@ -89,7 +105,25 @@ def make_report(
     first = [*before, *(contexts[section.slug] for section in own)]
     page = render_page(results, report, [*before, *contexts.values(), *after], first)
     write_atomically(report.page, page.encode())
+    _remove_earlier(folder, changed)
     return report
+
+
+def _times_of_change(folder: Path) -> dict[str, int]:
+    """Return when each figure and table of a report's folder was last changed."""
+    files = [path for part in PARTS for path in (folder / part).rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.stat().st_mtime_ns for path in files}
+
+
+def _remove_earlier(folder: Path, before: dict[str, int]) -> None:
+    """Remove what an earlier report wrote and this one has not; list what this one has written."""
+    after = _times_of_change(folder)
+    written = {name for name, changed in after.items() if before.get(name) != changed}
+    with suppress(BadRecord, UnicodeDecodeError):  # no list: nothing is removed
+        listed = read_bounded(folder / FILES, MAX_LIST_BYTES).decode().splitlines()
+        for name in {*listed} & before.keys() - written:
+            (folder / name).unlink(missing_ok=True)
+    write_atomically(folder / FILES, "".join(f"{name}\n" for name in sorted(written)).encode())
 
 
 def _add_sections(study: Study, results: Results, base: list[Section]) -> list[Section]:

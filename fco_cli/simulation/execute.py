@@ -37,7 +37,7 @@ from fco_cli.simulation.problems import (
 )
 from fco_cli.simulation.process import Stop, Stopwatch, software
 from fco_cli.simulation.record import Record, finite, replace_folder
-from fco_cli.simulation.smoothness import larger_server_lr, warning_of_large_steps, why_diverged
+from fco_cli.simulation.smoothness import can_diverge, larger_server_lr, warning_of_large_steps, why_diverged
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
     jobs = _load_jobs(setup, waiting)
     for (run, record), job in zip(waiting, jobs, strict=True):
         if job.round == 0:
-            _log_start(run, record, smoothness, is_single=len(waiting) == 1)
+            _log_start(run, record, smoothness if can_diverge(problem) else None, is_single=len(waiting) == 1)
         else:
             record.note(f"continued from round {job.round}")
     observer.on_start([run for run, _ in waiting], first.hparams.last_round)
@@ -186,7 +186,7 @@ def _log_start(run: Run, record: Record, smoothness: float | None, is_single: bo
         record.note(line)
         if is_single:
             log.info(line)
-        smoothness = times / client_lr_of(run)  # the L of the rate
+        smoothness = smoothness and times / client_lr_of(run)  # the L of the rate
     if warning := warning_of_large_steps(client_lr_of(run), smoothness, run.algo.uses_mean_gradient):
         record.note(warning)
         if is_single:

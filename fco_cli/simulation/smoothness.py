@@ -13,7 +13,8 @@ from fco_cli.errors import require
 from fco_cli.problem.data import RemoteRows, SparseRows
 from fco_cli.problem.descent import Batches
 from fco_cli.problem.layout import Array
-from fco_cli.problem.models.linear import Model, SparseLinear
+from fco_cli.problem.mirror_maps import Euclidean
+from fco_cli.problem.models.linear import Linear, Model, SparseLinear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.streams import PROBES, generator
 
@@ -141,6 +142,18 @@ def batch_gradient(problem: Problem, w: Array, rows: Array) -> Array:
     """Return the gradient at w [J, P] of the mean loss over the rows, with the kernel of the algorithms."""
     data = problem.data
     return _gradient(problem, w, Batches(data.x, data.targets, rows, np.array([0, len(rows)]), problem.model.widths, 1))
+
+
+BOUNDED_SLOPES = ("logistic", "softmax", "huber")  # losses whose gradient steps are bounded: they overshoot, no more
+
+
+def can_diverge(problem: Problem) -> bool:
+    """Return True if steps above 2/L can diverge.
+
+    L is a Euclidean constant. Steps of a linear model on a loss with bounded slopes are bounded.
+    """
+    is_bounded = problem.loss.name in BOUNDED_SLOPES and isinstance(problem.model, Linear)
+    return isinstance(problem.mirror, Euclidean) and not is_bounded
 
 
 def warning_of_large_steps(client_lr: float, smoothness: float | None, on_mean: bool = False) -> str | None:

@@ -16,4 +16,5 @@ def test_the_demonstration_has_the_bits_of_the_simulation():
     made = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert made.returncode == 0, made.stdout + made.stderr
     assert "a coordinator and 4 hospitals have joined" in made.stdout
+    assert "next: " not in made.stdout  # its folder is removed
     assert made.stdout.splitlines()[-1] == "models of the hospitals and of the simulation, bitwise: OK"

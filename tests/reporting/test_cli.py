@@ -64,6 +64,18 @@ def test_several_sources_make_one_report(records, report):
 
 
 @pytest.mark.usefixtures("quick_figures")
+def test_a_report_removes_the_figures_of_an_earlier_one_and_nothing_else(records, report):
+    records.add(experiment="lasso_i")
+    records.add(experiment="lasso_ii")
+    assert report("lasso_i")[0] == 0
+    figures = records.root / "report" / "figures"
+    (figures / "mine.png").write_bytes(b"own")
+    assert report("lasso_ii", "--row")[0] == 0
+    assert {path.stem for path in figures.iterdir()} == {"mine", "lasso_ii"}
+    assert {path.stem for path in (records.root / "report" / "tables").iterdir()} == {"lasso_ii"}
+
+
+@pytest.mark.usefixtures("quick_figures")
 def test_csv_and_claims(records, report):
     records.add("fedmid", f1=(0, 0, 1, 1))
     code, out, _ = report("--csv", "runs.csv", "--claims", "--x", "bytes")

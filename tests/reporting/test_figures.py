@@ -82,6 +82,15 @@ def test_megabytes_as_x_axis(records):
     assert set(lines(axis)["centralized"].get_ydata()) == {0.9}  # sends nothing: a horizontal line
 
 
+def test_panels_in_a_row_have_no_title(records):
+    records.add(f1=(0, 0.5, 0.8, 0.9), density=(0, 0.6, 0.5, 0.5))
+    figure = curves.draw_panels(*study_of(records), in_row=True)
+    assert figure.get_suptitle() == ""
+    assert [axis.get_title("left") for axis in figure.axes] == ["F1", "density"]
+    assert {axis.get_subplotspec().rowspan.start for axis in figure.axes} == {0}
+    assert figure.get_figwidth() == 2 * curves.ROW_PANEL_WIDTH
+
+
 def test_losses_are_drawn_on_a_logarithmic_scale(records):
     records.add(panels=("objective", "f1"))
     objective, f1 = curves.draw_panels(*study_of(records)).axes

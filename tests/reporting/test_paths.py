@@ -197,3 +197,12 @@ def test_invalid_predictions_are_refused(tmp_path, line):
     (folder / "predictions.csv").write_text(f"choice,client,bin,predicted,negatives,positives\n{line}\n")
     with pytest.raises(BadRecord, match=r"predictions\.csv"):
         RecordedPath.read(folder)
+
+
+def test_menu_entries_of_several_paths_of_a_task_differ(tmp_path):
+    folders = [tmp_path / name for name in ("0123456789ab", "ba9876543210")]
+    for folder in folders:
+        write_path(folder)
+    one, other = (path_section(RecordedPath.read(folder), is_only=False).menu for folder in folders)
+    assert one.endswith(", l1, 0123456789ab")
+    assert other.endswith(", l1, ba9876543210")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hydra import compose, initialize_config_module
 from fco_cli.algorithms import all_algorithms
 from fco_cli.config import Run, register
 from fco_cli.errors import Interrupted
+from fco_cli.problem.losses import Logistic
+from fco_cli.problem.mirror_maps import Entropy
 from fco_cli.simulation import engine, problems, smoothness
 from fco_cli.simulation.execute import code_of, execute
 from fco_cli.simulation.process import Stop
@@ -132,6 +135,13 @@ def test_the_warning_uses_the_l_of_the_algorithm(tmp_path, psi_for, name, rows):
     below, above = (run_of(tmp_path, *overrides, f"hparams.client_lr={times / exact}") for times in (1.9, 2.2))
     assert warning(below) is None
     assert "may diverge" in warning(above)
+
+
+def test_steps_of_other_geometries_and_bounded_slopes_cause_no_warning(make_problem):
+    problem = make_problem(sizes=(30, 30), regularizer=None)
+    assert smoothness.can_diverge(problem)
+    assert not smoothness.can_diverge(replace(problem, mirror=Entropy()))
+    assert not smoothness.can_diverge(replace(problem, loss=Logistic()))
 
 
 def test_auto_is_below_the_limit_that_its_warning_states(monkeypatch, make_problem):

@@ -9,6 +9,7 @@ import numpy as np
 from fco_cli.errors import require
 from fco_cli.reporting.figures.drawing import (
     MIN_DRAWN,
+    WIDTH,
     add_title,
     drawable,
     end_ticks,
@@ -44,21 +45,23 @@ X_LABELS = {
     "seconds": "simulated seconds",
 }  # by the option --x of fco-report
 MAX_LINES = 30
+ROW_PANEL_WIDTH = 1.7  # inches; four panels span two columns of a paper
 WIDE = 20.0  # ratio of the largest to the smallest positive value above which an axis is logarithmic
 
 
 @styled
-def draw_panels(study: RecordedStudy, choices: dict[str, Choice], x: str = "rounds") -> Figure:
+def draw_panels(study: RecordedStudy, choices: dict[str, Choice], x: str = "rounds", in_row: bool = False) -> Figure:
     """Draw a panel per metric and a curve per algorithm at its best learning rates: median and range over seeds.
 
-    A study without simulated seconds is drawn over its rounds.
+    A study without simulated seconds is drawn over its rounds. Panels `in_row` have no title above them, as in a paper.
     """
     if x == "seconds" and not any(SIMULATED_SECONDS in run.curves for run in study.runs):
         x = "rounds"
     count = len(study.panels)
-    rows, columns = ((count + 1) // 2, 2) if count > 1 else (1, 1)
+    rows, columns = (1, count) if in_row else ((count + 1) // 2, 2) if count > 1 else (1, 1)
     legend_height = 0.35 + 0.14 * ((len(choices) + 1) // 2)
-    figure, axes = new_figure(1.25 * rows + legend_height + 0.3, rows, columns, sharex=True)
+    width = ROW_PANEL_WIDTH * count if in_row else WIDTH
+    figure, axes = new_figure(1.25 * rows + legend_height + 0.3, rows, columns, width=width, sharex=True)
     panels = list(axes.flat)
     for spare in panels[count:]:
         spare.set_axis_off()
@@ -77,7 +80,8 @@ def draw_panels(study: RecordedStudy, choices: dict[str, Choice], x: str = "roun
     for axis in [axis for i, axis in enumerate(panels[:count]) if i + columns >= count]:
         axis.set_xlabel(X_LABELS[x])
     _legend(figure, choices)
-    add_title(figure, study, describe_spread(study))
+    if not in_row:
+        add_title(figure, study, describe_spread(study))
     return figure
 
 

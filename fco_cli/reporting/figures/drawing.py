@@ -76,11 +76,13 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
     return wrapped
 
 
-def new_figure(height: float, rows: int, columns: int, **options: Any) -> tuple[Figure, np.ndarray]:
+def new_figure(
+    height: float, rows: int, columns: int, *, width: float = WIDTH, **options: Any
+) -> tuple[Figure, np.ndarray]:
     """Return a figure and its array of panels [rows, columns]."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03, wspace=0.02, hspace=0.02)  # type: ignore[union-attr, call-arg]
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 

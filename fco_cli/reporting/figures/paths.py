@@ -221,7 +221,8 @@ def draw_calibration(path: RecordedPath) -> Drawing:
     """Draw the calibration curves of the chosen models with intervals, above histograms of the predictions."""
     assert path.calibration is not None
     shown = [one for choice in CHOICES if (one := path.predictions(choice)) is not None]
-    figure, axes = new_figure(3.2, 2 if shown else 1, 1, **({"height_ratios": (4, 1), "sharex": True} if shown else {}))
+    options: dict[str, Any] = {"height_ratios": (4, 1), "sharex": True} if shown else {}
+    figure, axes = new_figure(3.2, 2 if shown else 1, 1, **options)
     axis = axes[0, 0]
     axis.plot([0, 1], [0, 1], color=LIGHT_GRAY, linewidth=0.7)
     for choice, color, marker in zip(CHOICES, PALETTE, "os", strict=False):

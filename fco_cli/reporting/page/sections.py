@@ -40,12 +40,14 @@ SWEEP = (
 Choices = dict[str, dict[str, Choice]]  # by study and algorithm
 
 
-def study_sections(studies: list[RecordedStudy], choices: Choices, x: str, results: Results) -> list[Section]:
+def study_sections(
+    studies: list[RecordedStudy], choices: Choices, x: str, results: Results, in_row: bool = False
+) -> list[Section]:
     """Return a section per study, in the order of the page."""
-    return [_study_section(study, choices[study.slug], x, results) for study in sort_studies(studies)]
+    return [_study_section(study, choices[study.slug], x, results, in_row) for study in sort_studies(studies)]
 
 
-def _study_section(study: RecordedStudy, choices: dict[str, Choice], x: str, results: Results) -> Section:
+def _study_section(study: RecordedStudy, choices: dict[str, Choice], x: str, results: Results, in_row: bool) -> Section:
     section = Section(
         study.slug,
         study.heading,
@@ -60,7 +62,7 @@ def _study_section(study: RecordedStudy, choices: dict[str, Choice], x: str, res
     section.figures.append(
         Figure(
             study.slug,
-            partial(draw_panels, study, choices, x),
+            partial(draw_panels, study, choices, x, in_row),
             CURVES + sentence(describe_spread(study)) + edge,
             curves_table(study, choices),
             "curves",
@@ -168,8 +170,8 @@ def sweep_sections(studies: list[RecordedStudy], choices: Choices) -> list[Secti
 # Paths.
 
 
-def path_section(path: RecordedPath) -> Section:
-    """Return the section of a regularization path."""
+def path_section(path: RecordedPath, is_only: bool = True) -> Section:
+    """Return the section of a regularization path; its menu entry has the record's id if the task has several paths."""
     tables = {"metrics of the chosen models out of fold": path.clients.dropna(axis=1, how="all")}
     tables |= {f"weights of {choice}": model for choice, model in path.models.items()}
     card = [card_table(path.result["card"])] if path.result.get("card") else []
@@ -182,7 +184,8 @@ def path_section(path: RecordedPath) -> Section:
             for kind, draw, numbers in path_figures.figures_of(path)
         ],
         tables=[Table(table, caption=heading, folded=True) for heading, table in tables.items()] + card,
-        menu=f"Path: {path.result['task']}",
+        menu=f"Path: {path.result['task']}"
+        + ("" if is_only else f", {path.result['regularizer']}, {path.folder.name}"),
     )
 
 
