@@ -431,11 +431,23 @@ def test_performance_profiles(records, board):
     for algo, expected in {"zhj": ([1, 2], [0.5, 1]), "fedmid": ([1, 3], [0, 0.5])}.items():
         assert [part.tolist() for part in profile(np.array(ratios[algo]))] == list(expected)
     numbers = profile_numbers(problems)
-    assert set(numbers["cost"]) == {"rounds", "sent (MB)", "gradients of rows"}
+    assert set(numbers["cost"]) == {"rounds", "sent (MB)", "gradients"}
     figure = draw_profiles(problems, "Profiles")
     drawn = {line.get_label(): line.get_xydata().tolist() for axis in figure.axes[::3] for line in axis.lines}
     assert drawn["ZHJ"] == [[1, 0.5], [2, 1], [pytest.approx(3.3), 1]]
     assert drawn["FedMiD"] == [[1, 0], [3, 0.5], [pytest.approx(3.3), 0.5]]
+
+
+def test_a_method_without_a_cost_has_no_profile_of_it(records, board):
+    with_optimum(board)
+    board("zhj", 1e-5, 1e-7, simulated_seconds=np.array([0, 0.5, 1.5]))
+    board("pg_extra", 1e-3, 1e-7)
+    problems = recorded_problems(collect([records.root]))
+    assert set(cost_ratios(problems, "simulated_seconds")) == {"zhj"}
+    assert cost_ratios(problems, "round")["pg_extra"].tolist() == [2]
+    figure = draw_profiles(problems, "Profiles")
+    legends = [text.get_text() for axis in figure.axes if axis.get_legend() for text in axis.get_legend().get_texts()]
+    assert legends == ["ZHJ", "PG-EXTRA"]
 
 
 @pytest.mark.usefixtures("quick_figures")
