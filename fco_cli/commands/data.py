@@ -77,7 +77,13 @@ def _source(command: argparse.ArgumentParser) -> None:
         "--client", default="client", metavar="COLUMN", help="client of each row (default: %(default)s)"
     )
     client.add_argument("--weights", metavar="COLUMN", help="sample weights")
-    command.add_argument("--min-samples", default=0, type=int, metavar="N", help="drop clients with fewer samples")
+    command.add_argument(
+        "--min-samples",
+        default=0,
+        type=int,
+        metavar="N",
+        help="drop clients with fewer samples; 1 keeps those with one",
+    )
 
 
 def _read(options: argparse.Namespace) -> FederatedData:

@@ -133,10 +133,9 @@ def _write_csv(results: Results, path: Path) -> None:
 
 
 def _write_archive(results: Results, made: Report, path: Path) -> None:
-    from fco_cli.studies.leaderboard import leaderboard_problems
-    from fco_cli.studies.leaderboard.archive import write_archive
+    from fco_cli.studies.leaderboard.archive import archive
 
-    records = write_archive(results, leaderboard_problems(results), made.folder, path)
+    records = archive(results, made.folder, path)
     print_line(f"archive: {path}: {records} records of the leaderboard, tables and data card")
 
 

@@ -223,7 +223,7 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
     if min_samples > 0:
         _, member, sizes = np.unique(data.client, return_inverse=True, return_counts=True)
         data = data.take(sizes[member] >= min_samples)
-    _check_clients(data, min_clients)
+    _check_clients(data, min_clients, min_samples)
     return data
 
 
@@ -353,14 +353,17 @@ def check_complete(data: FederatedData, advice: str) -> None:
         data.fail(row, f"feature {shown(name)!r} is missing; {advice}")
 
 
-def _check_clients(data: FederatedData, min_clients: int) -> None:
+def _check_clients(data: FederatedData, min_clients: int, min_samples: int) -> None:
+    """Raise UserError for too few clients; and for a single row, often a sum over the others, unless it is allowed."""
     if min_clients == 0:
         return  # rows for prediction
     clients, first, sizes = np.unique(data.client, return_index=True, return_counts=True)
     if len(clients) < min_clients:
         raise UserError(f"{data.source}: has {len(clients)} client; at least {min_clients} are required")
-    if sizes.min() < 2:
-        small = "the client's only sample; every client needs at least 2 (min_samples=2 drops it)"
+    if sizes.min() < 2 and min_samples != 1:
+        small = (
+            "the client's only sample; every client needs at least 2 (min_samples=2 drops it, min_samples=1 keeps it)"
+        )
         data.fail(int(first[np.argmin(sizes)]), small)
 
 

@@ -4,6 +4,8 @@
 `make_report` renders these, and what every report has, to PNG, PDF, CSV and one HTML page.
 """
 
+from fco_cli.files import as_yaml
+from fco_cli.reporting.archive import software_of, write_archive
 from fco_cli.reporting.claims.evidence import (
     Diverged,
     Evidence,
@@ -60,10 +62,12 @@ __all__ = [
     "DARK_GRAY", "FAINT_GRAY", "GRAY", "NOT_RUN", "OPTIMUM", "PALETTE", "BadRecord", "Cell", "Choice", "Claim",
     "Diverged", "Entry", "Evidence", "Figure", "Finding", "Level", "Needs", "NotRun", "RecordedPath", "RecordedRun",
     "RecordedStudy", "Report", "Results", "Rule", "Section", "Spread", "Study", "Table", "Theorems", "add_title",
-    "algorithm_order", "algorithm_style", "as_csv", "as_latex", "as_markdown", "as_numbers", "capitalized", "choose",
+    "algorithm_order", "algorithm_style", "as_csv", "as_latex", "as_markdown", "as_numbers", "as_yaml", "capitalized",
+    "choose",
     "chosen_runs", "collect", "defaults_of", "describe_spread", "design_of", "drawable", "evaluate",
     "figure_numbers", "first_round", "for_figure", "for_markdown", "headline", "in_order", "is_number",
     "is_shipped", "label", "line_options", "load_claims", "load_study", "log_scale", "make_report", "metric_label",
     "metric_style", "needs_whole_grid", "new_figure", "of_all_results", "read_record", "reason_undecided",
-    "sentence", "settings_of", "shipped_theory", "studies_of", "styled",
+    "sentence", "settings_of", "shipped_theory", "software_of", "studies_of", "styled",
+    "write_archive",
 ]  # fmt: skip

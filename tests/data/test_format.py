@@ -99,6 +99,11 @@ def test_small_clients_can_be_dropped():
     assert data.x[:, 0].tolist() == [0, 2, 6, 8, 10]
 
 
+def test_clients_with_a_single_row_can_be_kept():
+    arrays = good() | {"client": np.array(["a", "a", "b", "c", "c", "c"])}
+    assert from_arrays("here", arrays, min_samples=1).clients.tolist() == ["a", "b", "c"]
+
+
 def test_objects_are_refused_and_not_unpickled(tmp_path):
     class Trap:
         def __reduce__(self):

@@ -15,14 +15,23 @@ from fco_cli.errors import UserError
 from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.report import make_report
 from fco_cli.studies import all_studies
-from fco_cli.studies.leaderboard import LEADERBOARD, leaderboard_problems
-from fco_cli.studies.leaderboard.archive import write_archive
+from fco_cli.studies.leaderboard import LEADERBOARD
+from fco_cli.studies.leaderboard.archive import archive
 from fco_cli.studies.leaderboard.data_card import data_card
 from fco_cli.studies.leaderboard.figures import draw_few_rounds, draw_heterogeneity, draw_map, draw_problem
 from fco_cli.studies.leaderboard.method_results import FLOOR, final_gap, gap_of, rounds_to
 from fco_cli.studies.leaderboard.numbers import auto_numbers, by_heterogeneity, heterogeneity_numbers, problem_numbers
 from fco_cli.studies.leaderboard.profiles import cost_ratios, draw_profiles, profile, profile_numbers
-from fco_cli.studies.leaderboard.tables import COLUMNS, FEW_ROUNDS, finding, format_cells, problems_of, summary, table
+from fco_cli.studies.leaderboard.tables import (
+    COLUMNS,
+    FEW_ROUNDS,
+    finding,
+    format_cells,
+    problems_of,
+    recorded_problems,
+    summary,
+    table,
+)
 
 RULE = {"metric": "objective", "mode": "min", "last": 1}
 OPTIMUM = 3.0  # the objective starts at 13
@@ -347,7 +356,7 @@ def test_classes_of_exactness_are_those_of_the_best_cell(records, board):
     board("fedprox", 0.5, np.nan, diverged=2, hparams={"batch_size": 10**6})
     with_optimum(board, experiment="successors_batches", hparams={"batch_size": 16})
     board("zhj", 0.5, *[1e-3] * 4, experiment="successors_batches", hparams={"batch_size": 16})
-    problems = leaderboard_problems(collect([records.root]))
+    problems = recorded_problems(collect([records.root]))
     found = [(row.problem, row.algo, row.exactness) for row in table(problems).itertuples()]
     assert sorted(found) == [
         ("The successors", "feddr", "open"),
@@ -361,7 +370,7 @@ def test_classes_of_exactness_are_those_of_the_best_cell(records, board):
     }  # fmt: skip
     with_optimum(board, experiment="successors_other", hparams={"batch_size": 10**6})
     board("zhj", 0.5, *[1e-3] * 4, experiment="successors_other", hparams={"batch_size": 10**6})
-    problems = leaderboard_problems(collect([records.root]))
+    problems = recorded_problems(collect([records.root]))
     assert summary(problems).set_index("method").loc["ZHJ", "exactness"] == "exact on 1 of 2"
 
 
@@ -416,17 +425,29 @@ def test_performance_profiles(records, board):
         with_optimum(board, experiment=experiment)
         for algo, values in gaps.items():
             board(algo, *values, experiment=experiment)
-    problems = leaderboard_problems(collect([records.root]))
+    problems = recorded_problems(collect([records.root]))
     ratios = {algo: sorted(values) for algo, values in cost_ratios(problems, "round").items()}
     assert ratios == {"zhj": [1, 2], "feddr": [1, 3], "fedmid": [3, np.inf]}
     for algo, expected in {"zhj": ([1, 2], [0.5, 1]), "fedmid": ([1, 3], [0, 0.5])}.items():
         assert [part.tolist() for part in profile(np.array(ratios[algo]))] == list(expected)
     numbers = profile_numbers(problems)
-    assert set(numbers["cost"]) == {"rounds", "sent (MB)", "gradients of rows"}
+    assert set(numbers["cost"]) == {"rounds", "sent (MB)", "gradients"}
     figure = draw_profiles(problems, "Profiles")
     drawn = {line.get_label(): line.get_xydata().tolist() for axis in figure.axes[::3] for line in axis.lines}
     assert drawn["ZHJ"] == [[1, 0.5], [2, 1], [pytest.approx(3.3), 1]]
     assert drawn["FedMiD"] == [[1, 0], [3, 0.5], [pytest.approx(3.3), 0.5]]
+
+
+def test_a_method_without_a_cost_has_no_profile_of_it(records, board):
+    with_optimum(board)
+    board("zhj", 1e-5, 1e-7, simulated_seconds=np.array([0, 0.5, 1.5]))
+    board("pg_extra", 1e-3, 1e-7)
+    problems = recorded_problems(collect([records.root]))
+    assert set(cost_ratios(problems, "simulated_seconds")) == {"zhj"}
+    assert cost_ratios(problems, "round")["pg_extra"].tolist() == [2]
+    figure = draw_profiles(problems, "Profiles")
+    legends = [text.get_text() for axis in figure.axes if axis.get_legend() for text in axis.get_legend().get_texts()]
+    assert legends == ["ZHJ", "PG-EXTRA"]
 
 
 @pytest.mark.usefixtures("quick_figures")
@@ -436,9 +457,8 @@ def test_archive(records, board, tmp_path):
     board("zhj", 1e-3, 1e-7)
     results = collect([records.root])
     make_report(results, tmp_path / "report", all_studies())
-    problems = leaderboard_problems(results)
     paths = [tmp_path / "a.zip", tmp_path / "b.zip"]
-    assert [write_archive(results, problems, tmp_path / "report", path) for path in paths] == [2, 2]
+    assert [archive(results, tmp_path / "report", path) for path in paths] == [2, 2]
     assert paths[0].read_bytes() == paths[1].read_bytes()
     with zipfile.ZipFile(paths[0]) as file:
         file.extractall(tmp_path / "unpacked")
@@ -451,7 +471,7 @@ def test_archive(records, board, tmp_path):
     assert expected | {"figures/leaderboard_profiles.csv", "tables/leaderboard_summary.tex"} <= present
     assert "Apache License" in (folder / "LICENSE").read_text()
     assert yaml.safe_load((folder / "CITATION.cff").read_text())["type"] == "dataset"
-    again = leaderboard_problems(collect([folder / "records"]))
-    pd.testing.assert_frame_equal(table(again), table(problems))
+    again = recorded_problems(collect([folder / "records"]))
+    pd.testing.assert_frame_equal(table(again), table(recorded_problems(results)))
     with pytest.raises(UserError, match="no records of the leaderboard"):
-        write_archive(results, [], tmp_path, paths[0])
+        archive(collect([tmp_path / "report"]), tmp_path, paths[0])

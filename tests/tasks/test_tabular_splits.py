@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from fco_cli.data.format import from_arrays
 from fco_cli.data.readers import read
 from fco_cli.data.splits import Holdout, split
 from fco_cli.errors import UserError
@@ -120,3 +121,12 @@ def test_doubts_and_the_loss_are_logged_once(build, tmp_path, caplog):
         build(tmp_path / "t.csv")
     assert caplog.text.count("t.csv: logistic loss (task.loss=auto; the labels are 0 and 1)") == 1
     assert caplog.text.count("t.csv: warning: column 'crea': 10 rows have -999, which may mean missing") == 1
+
+
+def test_the_only_row_of_a_client_is_a_training_row():
+    arrays = {"x": np.arange(10.0).reshape(5, 2), "y": np.arange(5.0), "client": np.array([*"aabbc"])}
+    rows = from_arrays("here", arrays, min_samples=1)
+    holdouts = Holdout("holdout", "val", "rows", 0.5, "rows"), Holdout("test", "test", "none", 0.2, "none")
+    parts = split(rows, *holdouts, seed=0)
+    assert parts.training.tolist()[4] is True
+    assert parts.validation[:4].sum() == 2

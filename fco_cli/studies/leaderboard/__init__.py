@@ -11,11 +11,11 @@ from fco_cli.studies.leaderboard.data_card import data_card
 from fco_cli.studies.leaderboard.figures import overviews, problem_figure
 from fco_cli.studies.leaderboard.tables import (
     FEW_ROUNDS,
+    LEADERBOARD,
     PAPER_COLUMNS,
-    Problem,
     finding,
     format_cells,
-    problems_of,
+    recorded_problems,
     summary,
     table,
 )
@@ -23,7 +23,6 @@ from fco_cli.studies.leaderboard.tables import (
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-LEADERBOARD = "successors"  # prefix of its experiments
 TEXT = (
     "Gap: (Φ(w) − Φ*) / (Φ(w₀) − Φ*), with the certified optimum Φ*. The best cell of a "
     "grid reaches the smallest level in the fewest rounds; if none does, it has the smallest final gap. "
@@ -35,12 +34,7 @@ TEXT = (
     "the gaps of biased ones rest above it, open ones still decrease. Settings tried are the size of a method's grid."
 )
 
-__all__ = ["LEADERBOARD", "Leaderboard", "leaderboard_problems"]
-
-
-def leaderboard_problems(results: Results) -> list[Problem]:
-    """Return the problems of the leaderboard among recorded results."""
-    return problems_of(results.named(LEADERBOARD) + results.named(FEW_ROUNDS))
+__all__ = ["LEADERBOARD", "Leaderboard"]
 
 
 class Leaderboard(Study):
@@ -51,7 +45,7 @@ class Leaderboard(Study):
 
     def sections(self, results: Results) -> list[Section]:
         """Return one section: an overview of all problems, with a folded section per problem."""
-        problems = leaderboard_problems(results)
+        problems = recorded_problems(results)
         if not problems:
             return []
         whole, by_method = table(problems), summary(problems)

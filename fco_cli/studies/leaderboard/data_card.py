@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
-from fco_cli import __version__
-from fco_cli.reporting import RecordedRun, for_markdown, settings_of
+from fco_cli.reporting import RecordedRun, for_markdown, settings_of, software_of
 from fco_cli.studies.leaderboard.method_results import ALL_ROWS, LEVELS, has_exact_gradients
 from fco_cli.studies.leaderboard.tables import COLUMNS, Problem, methods_of
 
@@ -18,7 +16,7 @@ def data_card(problems: list[Problem]) -> str:
     runs = runs_of(problems)
     parts = [
         "# Data card: leaderboard of federated composite optimization",
-        f"Methods: {len(methods_of(problems))}. Problems: {len(problems)}. Runs: {len(runs)}. fco {__version__}.",
+        f"Methods: {len(methods_of(problems))}. Problems: {len(problems)}. Runs: {len(runs)}.",
         "## Content",
         "`leaderboard.csv` and `leaderboard.parquet` have the same rows, one per problem and method, at the best "
         "setting of its grid. `leaderboard_summary.csv` has a row per method over all problems, "
@@ -46,7 +44,7 @@ def data_card(problems: list[Problem]) -> str:
         "`on the edge of its grid`.",
         "- Exactness is observed, not proven: a gap that still decreases may rest later.",
         "## Software",
-        *versions_of(runs),
+        "\n".join(f"- {for_markdown(line)}" for line in software_of(runs)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -55,13 +53,6 @@ def runs_of(problems: list[Problem]) -> list[RecordedRun]:
     """Return every run of the problems once."""
     runs = {run.folder: run for problem in problems for run in problem.study.runs}
     return list(runs.values())
-
-
-def versions_of(runs: Iterable[RecordedRun]) -> list[str]:
-    """Return the combinations of software versions of the runs, sorted, as lines of a list."""
-    found = {json.dumps({"python": run.result["python"], **run.result["versions"]}, sort_keys=True) for run in runs}
-    lines = (", ".join(f"{name} {version}" for name, version in json.loads(text).items()) for text in sorted(found))
-    return [f"- {for_markdown(line)}" for line in lines]
 
 
 def _problem(problem: Problem) -> tuple[object, ...]:

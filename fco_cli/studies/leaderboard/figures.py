@@ -60,10 +60,7 @@ def overviews(problems: list[Problem]) -> Iterator[Figure]:
     heading = f"Rounds to a gap of {MIDDLE:g}; in gray, if it is not reached: the final gap (↓: still decreasing)"
     draw = partial(draw_map, problems, heading, _rounds_to_middle, _format_gap)
     yield _overview("leaderboard", heading, draw, map_numbers(problems, _rounds_to_middle))
-    heading = (
-        f"Performance profiles: share of {len(problems)} problems on which a gap of {MIDDLE:g} costs at most so many"
-    )
-    heading += " times the least"
+    heading = f"Performance profiles: share of problems with a gap of {MIDDLE:g} within a multiple of the least cost"
     yield _overview(
         "leaderboard_profiles", heading, partial(draw_profiles, problems, heading), profile_numbers(problems)
     )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 COSTS = {
     "round": "rounds",
     "megabytes": "sent (MB)",
-    "gradients": "gradients of rows",
-    "simulated_seconds": "simulated seconds",
+    "gradients": "gradients",
+    "simulated_seconds": "simulated s",
     "queries": "queries",
     "prox_calls": "prox calls",
 }  # labels of figures by column of metrics.csv

@@ -2,8 +2,8 @@
 
 The ratio of a method on a problem is its median cost to reach a level over the smallest such cost of all methods. The
 profile rho(tau) is the share of problems with a ratio of at most tau. A method has an infinite ratio on a problem that
-it does not support or on which it does not reach the level. Problems on which no method reaches it, or one does at no
-cost, are left out.
+it does not support or on which it does not reach the level, and no profile for a cost that it never records. Problems
+on which no method reaches the level, or one does at no cost, are left out.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ Profile = tuple[np.ndarray, np.ndarray]
 def cost_ratios(problems: list[Problem], cost: str) -> dict[str, np.ndarray]:
     """Return the ratios [problems] of every method."""
     methods = methods_of(problems)
-    costs = np.full((len(methods), len(problems)), np.inf)
+    costs, unknown = np.full((len(methods), len(problems)), np.inf), set(methods)
     for j, problem in enumerate(problems):
         for one in problem.methods:
-            value = one.cost_to(LEVEL, cost)
-            costs[methods.index(one.algo), j] = np.inf if np.isnan(value) else value
+            if not np.isnan(value := one.cost_to(LEVEL, cost)):
+                costs[methods.index(one.algo), j] = value
+                unknown.discard(one.algo)
     least = costs.min(axis=0, initial=np.inf)
     counted = np.isfinite(least) & (least > 0)
-    return dict(zip(methods, costs[:, counted] / least[counted], strict=True))
+    ratios = costs[:, counted] / least[counted]
+    return {algo: own for algo, own in zip(methods, ratios, strict=True) if algo not in unknown}
 
 
 def profile(ratios: np.ndarray) -> Profile:
@@ -85,10 +87,12 @@ def draw_profiles(problems: list[Problem], title: str) -> Drawing:
         for row, family in zip(axes, families, strict=True):
             axis = row[column]
             members = [algo for algo in methods if algorithm_style(algo).family == family]
-            for algo in methods:
+            for algo in lines:
                 if algo not in members:
                     axis.plot(*lines[algo], **BEHIND)
             for i, algo in enumerate(members):
+                if algo not in lines:
+                    continue
                 own = {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9, "markersize": 2.8, "zorder": 2}
                 look = line_options(algorithm_style(algo)) | own | {"drawstyle": "steps-post", "markevery": 0.25}
                 axis.plot(*lines[algo], label=for_figure(algorithm_style(algo).label), **look)
@@ -98,7 +102,8 @@ def draw_profiles(problems: list[Problem], title: str) -> Drawing:
         axes[-1][column].set_xlabel(f"{COSTS[cost]} / best", fontsize=7)
     for row, family in zip(axes, families, strict=True):
         row[0].set_ylabel(for_figure("\n".join(textwrap.wrap(family, 16))), fontsize=7)
-        row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
+        look = {"bbox_to_anchor": (1.02, 0.5), "frameon": False, "fontsize": 6.5, "handlelength": 2.6}
+        row[-1].legend(*row[0].get_legend_handles_labels(), loc="center left", **look)
     figure.suptitle(for_figure(title), x=0.01, ha="left")
     return figure
 

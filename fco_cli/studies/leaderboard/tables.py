@@ -11,6 +11,7 @@ import numpy as np
 from fco_cli.reporting import (
     OPTIMUM,
     RecordedStudy,
+    Results,
     Spread,
     algorithm_style,
     describe_spread,
@@ -41,6 +42,7 @@ FAMILIES = (
     "gossip",
 )  # in the order of tables and figures
 OTHERS = "others"
+LEADERBOARD = "successors"  # prefix of its experiments
 FEW_ROUNDS = "few_rounds"  # prefix of the experiments that compare few-round methods
 COSTS = {
     "megabytes": "MB",
@@ -107,6 +109,11 @@ class Problem:
 
     def of(self, algo: str) -> MethodResult | None:
         return next((one for one in self.methods if one.algo == algo), None)
+
+
+def recorded_problems(results: Results) -> list[Problem]:
+    """Return the problems of the leaderboard among recorded results."""
+    return problems_of(results.named(LEADERBOARD) + results.named(FEW_ROUNDS))
 
 
 def problems_of(studies: Iterable[RecordedStudy]) -> list[Problem]:
