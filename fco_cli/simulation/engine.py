@@ -67,6 +67,7 @@ class Simulation:
         self.finished: list[Job] = []  # jobs that completed the last round, in the order of the stack
         self._bind(varying)
         self.rounds = 1 if self.algorithm.one_shot else setup.hparams.last_round
+        self.pause_at = self.rounds  # the caller may set an earlier round, after which `advance` returns False
         self.sampler = self._sampler()
         self.schedule = None if self.sampler is None or setup.network.is_plain else setup.network.schedule(self.sampler)
         self.columns = COUNTERS if self.schedule is None else (*COUNTERS, *self.schedule.columns)
@@ -109,18 +110,14 @@ class Simulation:
         """Number of completed rounds."""
         return self.running[0].round if self.running else self.rounds
 
-    def advance(self, seconds: float = 0.0, last: int | None = None) -> bool:
-        """Simulate one round, or a batch of rounds for up to `seconds`; return False if none are left.
-
-        The simulation ends at round `last`, by default the last of the run.
-        """
-        last = self.rounds if last is None else last
-        if self.round >= last:
+    def advance(self, seconds: float = 0.0) -> bool:
+        """Simulate one round, or a batch of rounds for up to `seconds`; return False if no rounds are left."""
+        if self.round >= self.pause_at:
             return False
         until = time.monotonic() + seconds
         with np.errstate(all="ignore"):  # divergence is detected and recorded instead
             steps = [self._step(self.round + 1)]
-            while steps[-1].done < last and self._can_defer_evaluation(steps) and time.monotonic() < until:
+            while steps[-1].done < self.pause_at and self._can_defer_evaluation(steps) and time.monotonic() < until:
                 steps.append(self._step(steps[-1].done + 1))
             self._evaluate_pending(steps)
         return True

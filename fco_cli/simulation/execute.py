@@ -213,8 +213,9 @@ def _simulate(
     for run in runs:
         run.check_metrics(jobs[0].history)
     unfinished = dict(enumerate(jobs))
-    watch, saved, pause = Stopwatch(), time.monotonic(), runs[0].pause_at
-    while simulation.advance(BATCH_SECONDS, pause):
+    simulation.pause_at = runs[0].pause_at or simulation.rounds
+    watch, saved = Stopwatch(), time.monotonic()
+    while simulation.advance(BATCH_SECONDS):
         seconds = watch.lap()
         for job in unfinished.values():
             job.seconds += seconds / len(unfinished)  # a job's share of the stack's time
@@ -222,7 +223,7 @@ def _simulate(
             outcome = _finish(runs[i], records[i], unfinished.pop(i), simulation, smoothness)
             observer.on_outcome(outcome)
             yield outcome
-        is_paused = simulation.round == pause
+        is_paused = simulation.round == simulation.pause_at  # or at the end: then no job is unfinished
         if unfinished and (is_paused or stop.requested or time.monotonic() - saved > CHECKPOINT_SECONDS):
             simulation.snapshot()
             for i, job in unfinished.items():
