@@ -239,6 +239,14 @@ class Simulation:
             self.running, self.finished = [], self.running
             self.clients.release()
 
+    def fill_final_state(self, job: Job) -> bool:
+        """Set the state and memory of a job that completed the last round; return False for another job."""
+        positions = [j for j, finished in enumerate(self.finished) if finished is job]
+        for j in positions:
+            job.state = {name: values[j] for name, values in self.state.items()}
+            job.memory = self.clients.save(j)
+        return bool(positions)
+
     def personal_models(self, job: Job) -> Array | None:
         """Return the personal models [M, P] of a finished job; None if it diverged or the models are too large."""
         positions = [j for j, finished in enumerate(self.finished) if finished is job]
