@@ -159,6 +159,10 @@ def test_other_launchers_run_a_search(here, tmp_path):
         (["dry_run=true"], "dry_run: must be false with hydra/sweeper=search"),
         (["search.pruning=halving", "hparams.rounds=auto"], "hparams.rounds: got 'auto', must be a whole number with"),
         (["search.pruning=halving", "hydra/launcher=basic"], "search.pruning: got halving, must be none unless"),
+        (
+            ["search.pruning=halving", "hparams.rounds=2,3"],
+            "hparams.rounds: must be one value with search.pruning=halv",
+        ),
         (["search.until=3"], "search.until: got 3, must be null"),
         (["experiment=path"], "hydra/sweeper: got 'search', must be grid with experiment=path"),
         (["search.sampler=grid"], "must be a list of values or range(...) with search.sampler=grid"),
@@ -169,6 +173,12 @@ def test_wrong_keys_are_one_line(keys, complaint, here, tmp_path):
     printed = here(*SEARCH, "hparams.rounds=2", *keys, f"output_dir={tmp_path}", code=2)
     assert complaint in printed.err
     assert len(printed.err.strip().splitlines()) <= 2
+
+
+def test_runs_of_different_lengths_all_run_to_their_end(here, tmp_path):
+    here(*SEARCH[:-1], "hparams.client_lr=0.001", "hparams.rounds=2,3,5", f"output_dir={tmp_path}")
+    lengths = [json.loads(path.read_text())["rounds"] for path in tmp_path.glob("lasso/*/*/result.json")]
+    assert sorted(lengths) == [2, 3, 5]
 
 
 def test_a_single_run_has_no_search_until(here, tmp_path):
