@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from sklearn.base import BaseEstimator
 
+    from fco_cli.experiments import OnRound
     from fco_cli.reporting import RecordedPath, RecordedRun, Results, Theorems
     from fco_cli.reporting.records.glm import RecordedGlm
     from fco_cli.reporting.records.table1 import RecordedTable1
@@ -35,13 +36,16 @@ log = logging.getLogger(__name__)
 MAX_WARNINGS = 10  # number of unreadable records that are logged
 
 
-def run(*overrides: str) -> RecordedRun:
+def run(*overrides: str, on_round: OnRound | None = None) -> RecordedRun:
     """Run one configuration, as `fco-run` does.
 
     Parameters
     ----------
     *overrides : str
         Arguments of `fco-run`, such as "task=lasso".
+    on_round : callable, default=None
+        Function that is called with the metrics of every evaluated round, a dictionary with the key "round", while the
+        run proceeds. An exception that it raises ends the run. A finished run is not repeated and makes no calls.
 
     Returns
     -------
@@ -52,14 +56,14 @@ def run(*overrides: str) -> RecordedRun:
     --------
     >>> run("task=lasso", "algo=zhj").final["objective"]  # doctest: +SKIP
     """
-    from fco_cli.config.calls import compose_call
+    from fco_cli.config.calls import compose_call, require_single_run
     from fco_cli.experiments import RUN
     from fco_cli.reporting import read_record
 
     with _call_context():
         config = compose_call(overrides)
-        _require_single_run(config)
-        return read_record(RUN.execute(config).folder)
+        require_single_run(config)
+        return read_record(RUN.execute(config, on_round).folder)
 
 
 def path(*overrides: str) -> RecordedPath:
@@ -354,23 +358,6 @@ def _call_context() -> Iterator[None]:
     finally:
         if settings := sys.modules.get("fco_cli.federation.settings"):
             settings.close_connection()  # its threads would keep the process alive
-
-
-def _require_single_run(config: DictConfig) -> None:
-    """Raise UserError if the configuration describes several runs, another kind of experiment or a dry run."""
-    from fco_cli.config import kind_of
-    from fco_cli.config.calls import refuse_dry_run
-
-    if (kind := kind_of(config)) != "run":
-        raise UserError(f"experiment: {kind} is not a run; call {kind}(...)")
-    if config.experiment is not None:
-        name = config.experiment.name
-        raise UserError(f'experiment: {name} is a sweep; call sweep("experiment={name}")')
-    if config.seeds is not None:
-        raise UserError(
-            f"seeds: got {config.seeds}, which is several runs; call sweep(...), or set seed=... for one run"
-        )
-    refuse_dry_run(config)
 
 
 def _run_jobs(

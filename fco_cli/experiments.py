@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
+
+OnRound = Callable[[dict[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,13 @@ class SingleRun(Kind):
 
     is_stackable = True
 
-    def execute(self, config: DictConfig) -> Finished:
+    def execute(self, config: DictConfig, on_round: OnRound | None = None) -> Finished:
+        """Run an algorithm; `on_round` is called with the metrics of every evaluated round while it runs."""
         from rich.console import Console
 
         from fco_cli.config import Run
         from fco_cli.search.values import value_of
-        from fco_cli.simulation.display import RunProgress
+        from fco_cli.simulation.display import RoundCalls, RunProgress
         from fco_cli.simulation.execute import execute
         from fco_cli.simulation.process import Stop
         from fco_cli.simulation.smoothness import why_diverged
@@ -68,7 +71,8 @@ class SingleRun(Kind):
         require(run.pause_at is None, "search.until", run.pause_at, allowed)
         log.info(run.describe())
         with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
-            (outcome,) = execute([run], progress, stop)
+            observer = progress if on_round is None else RoundCalls(progress, on_round)
+            (outcome,) = execute([run], observer, stop)
         if outcome.was_done:
             log.info("already done (force=true runs it again)")
         if outcome.result["status"] == "diverged":

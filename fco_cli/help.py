@@ -42,6 +42,8 @@ fco-run: federated composite optimization from the command line
       any value of the configuration can be set, here the paper's learning rates
   fco-run -m experiment=lasso_i profile=quick
       a sweep over algorithms and learning rates; run the same command again to continue it
+  fco-run -m hydra/sweeper=search task=lasso 'hparams.client_lr=tag(log,interval(1e-4,1))' search.budget=16
+      a search over learning rates in batches of runs (docs/search.md)
   fco-run -m experiment=path task.path=heart.csv task.client=hospital task.label='num>0'
       a cross-validated path over strengths, and the two models that it selects (docs/path.md)
 

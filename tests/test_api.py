@@ -43,6 +43,26 @@ def test_a_run_is_the_command_s(here, caplog):
     assert record.curves["round"].tolist() == [0, 1, 2, 3]
 
 
+def test_a_function_receives_every_evaluated_round_while_the_run_proceeds(monkeypatch):
+    monkeypatch.setattr(execution, "BATCH_SECONDS", 0.0)  # a round at a time
+    rows, stopped = [], []
+
+    def stop_after_two_rounds(row):
+        stopped.append(row["round"])
+        if row["round"] == 2:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        api.run(*SMALL, on_round=stop_after_two_rounds)
+    assert stopped == [0, 1, 2]
+    record = api.run(*SMALL, on_round=rows.append)
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert all(isinstance(row["round"], int) for row in rows)
+    assert [row["objective"] for row in rows] == record.curves["objective"].tolist()
+    api.run(*SMALL, on_round=rows.append)
+    assert len(rows) == 4  # a finished run is not repeated
+
+
 def test_an_interrupted_call_continues_with_the_same_bits(monkeypatch):
     whole = api.run(*SMALL, "output_dir=whole")
     advance = execution.Simulation.advance

@@ -111,6 +111,17 @@ def test_the_python_of_the_readme(tmp_path, monkeypatch):
 
 @pytest.mark.ci
 @pytest.mark.machine_code
+def test_the_commands_of_the_page_about_searches(tmp_path):
+    pytest.importorskip("optuna")
+    commands = [text for _, language, text in blocks((ROOT / "docs" / "search.md").read_text()) if language == "sh"]
+    assert len(commands) == 2
+    output = "".join(run_commands(text, tmp_path) for text in commands)
+    assert output.count("best by ") == 3
+    assert len(list(tmp_path.glob("**/search/*/best.yaml"))) == 3
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
 def test_the_sixty_seconds_of_the_readme(tmp_path):
     (_, _, _), (_, _, shown) = blocks(section("Sixty seconds"))
     (command,) = re.findall(r"then (fco-run .*)", section("Sixty seconds"))

@@ -51,7 +51,7 @@ def main() -> None:
     if handle_version_and_help(_help) or _write_schemas(sys.argv[1:]):
         return
     try:
-        run_hydra("fco-run", run, sweep, expect, print_searches)
+        run_hydra("fco-run", run, sweep, expect, print_searches, print_launched)
     finally:
         if settings := sys.modules.get("fco_cli.federation.settings"):
             settings.close_connection()
@@ -147,6 +147,15 @@ def print_searches(records: list[SearchRecord], folder_of: Callable[[list[str]],
             print_line(f"best: {record.folder / 'best.yaml'}")
         print_line(f"{record.describe()} ({record.folder / 'trials.csv'})")
     print_line(f"next: fco-report {records[0].folder.parent.parent}")
+
+
+def print_launched(values: list[Any], output_dir: str) -> None:
+    """Print the number of jobs that another launcher has run, which may print nothing itself, and the next command."""
+    numbers = [value for value in values if isinstance(value, int | float) and not math.isnan(value)]
+    diverged = sum(map(math.isinf, numbers))
+    best = f", smallest value {min(numbers):.6g}" if len(numbers) > diverged else ""
+    print_line(f"{len(values)} jobs: {len(values) - diverged} finished, {diverged} diverged{best}")
+    print_line(f"next: fco-report {output_dir}")
 
 
 def expect(job: JobConfig, **options: Any) -> None:

@@ -74,11 +74,12 @@ def run_hydra(
     sweep: Callable[..., list[Any]] | None = None,
     expect: Callable[..., None] | None = None,
     print_searches: Callable[..., None] | None = None,
+    print_launched: Callable[..., None] | None = None,
 ) -> None:
     """Compose the configuration of the command line and call `job` with it; with -m, call `sweep` with all of them.
 
     `expect` is called with some of the configurations of a sweep while the others are composed, `print_searches` with
-    the records of hydra/sweeper=search.
+    the records of hydra/sweeper=search, `print_launched` with the values of jobs that another launcher has run.
     """
     gc.set_threshold(100_000, 50, 100)  # start-up creates many objects and little garbage
     with one_line_errors(command):
@@ -108,7 +109,8 @@ def run_hydra(
 
         guarded.sweep = guarded_sweep if sweep else None  # type: ignore[attr-defined]  # called by the fused launcher
         guarded.expect = expect  # type: ignore[attr-defined]  # likewise
-        guarded.print_searches = print_searches  # type: ignore[attr-defined]  # called by the sweeper of searches
+        guarded.print_searches = print_searches  # type: ignore[attr-defined]  # called by the sweepers
+        guarded.print_launched = print_launched  # type: ignore[attr-defined]  # likewise
         # argparse needs flags first
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
         sys.argv[1:] = map(quote_texts, sys.argv[1:])

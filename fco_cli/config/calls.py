@@ -5,7 +5,8 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from fco_cli.config.compose import attribute_errors_to_overrides, check_overrides, compose, quote_texts
-from fco_cli.errors import require
+from fco_cli.config.kinds import kind_of
+from fco_cli.errors import UserError, require
 from fco_cli.plugins import load_plugins
 
 
@@ -38,3 +39,17 @@ def compose_experiment(name: str, overrides: tuple[str, ...]) -> DictConfig:
 def refuse_dry_run(config: DictConfig) -> None:
     """Raise UserError for dry_run=true."""
     require(not config.dry_run, "dry_run", True, "false in Python; use fco-run -m to estimate the work of a sweep")
+
+
+def require_single_run(config: DictConfig) -> None:
+    """Raise UserError if the configuration describes several runs, another kind of experiment or a dry run."""
+    if (kind := kind_of(config)) != "run":
+        raise UserError(f"experiment: {kind} is not a run; call {kind}(...)")
+    if config.experiment is not None:
+        name = config.experiment.name
+        raise UserError(f'experiment: {name} is a sweep; call sweep("experiment={name}")')
+    if config.seeds is not None:
+        raise UserError(
+            f"seeds: got {config.seeds}, which is several runs; call sweep(...), or set seed=... for one run"
+        )
+    refuse_dry_run(config)

@@ -35,6 +35,7 @@ class Identity:
     family: str  # the problem up to the seed of its data
     stack: str  # everything except settings that may vary along the job axis
     run: str  # the result
+    trajectory: str  # the result up to the number of rounds: a longer run begins with a shorter one
     code: str  # the executed code
 
 
@@ -80,6 +81,7 @@ def identity_of(run: Run) -> Identity:
         family=_digest({**data, **kind, "regularizer": psi, "seed": None}),
         stack=_digest(common),
         run=_digest(whole),
+        trajectory=_digest({**whole, "hparams": {key: value for key, value in hparams.items() if key != "rounds"}}),
         code=executed_code(run),
     )
 

@@ -30,6 +30,8 @@ Overrides = list[str]
 Parse = Callable[[list[str]], list[Override]]
 Compose = Callable[[Overrides], DictConfig]
 Launch = Callable[[list[Overrides]], Sequence[Any]]
+TO_THE_END = 2**62  # `search.until` of runs that do not pause
+ROUND_KEYS = ("hparams.rounds", "hparams.eval_every")
 INCOMPARABLE = ("task.", "regularizer.", "model.", "mirror.")  # keys that change the objective itself
 
 
@@ -85,7 +87,10 @@ class OneSearch:
         require(kind_of(config) == "run", "hydra/sweeper", "search", f"grid with experiment={kind_of(config)}")
         run = Run.of(config)
         require(run.search.until is None, "search.until", run.search.until, "null; the sweeper sets it")
-        self.settings, self.rounds = run.search, run.hparams.last_round
+        self.settings = run.search
+        for one in space.dimensions:
+            if one.key in ROUND_KEYS and self.settings.pruning != "none":
+                raise UserError(f"{one.key}: must be one value with search.pruning={self.settings.pruning}")
         self.seeds = seeds or [""]
         objectives = objectives_of(self.settings, run.experiment)
         changed = next((one.key for one in space.dimensions if one.key.startswith(INCOMPARABLE)), None)
@@ -123,7 +128,7 @@ class OneSearch:
     def jobs(self, setting: Setting, until: int | None) -> list[Overrides]:
         """Return the overrides of a setting's runs up to a round, or to their end."""
         own = [text for text in self.space.shared if text not in self.record.space.shared]
-        return [[*own, *job, f"search.until={until or self.rounds}"] for job in setting.overrides]
+        return [[*own, *job, f"search.until={until or TO_THE_END}"] for job in setting.overrides]
 
     def add(self, setting: Setting, returned: Sequence[Any], until: int | None) -> None:
         """Set the mean values of a setting from those of its runs."""

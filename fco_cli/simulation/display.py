@@ -1,4 +1,4 @@
-"""Progress display of one run: a progress bar on a terminal, log lines otherwise."""
+"""Progress of one run: a progress bar on a terminal, log lines otherwise, and calls of a function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from fco_cli.simulation.engine import Simulation
-from fco_cli.simulation.execute import Outcome
+from fco_cli.simulation.execute import Observer, Outcome
+from fco_cli.simulation.jobs import Job
 from fco_cli.simulation.problems import Run
 
 log = logging.getLogger(__name__)
@@ -116,3 +117,30 @@ class RunProgress:
 
     def on_outcome(self, outcome: Outcome) -> None:
         pass
+
+
+class RoundCalls:
+    """Observer of one run that calls a function with the metrics of every evaluated round, in order.
+
+    A run that continues from a checkpoint begins with its stored rounds. Rounds arrive in batches, as the simulation
+    evaluates them.
+    """
+
+    def __init__(self, inner: Observer, call: Callable[[dict[str, float]], None]) -> None:
+        self.inner, self.call = inner, call
+        self.job: Job | None = None
+        self.calls = 0
+
+    def on_start(self, runs: Sequence[Run], rounds: int) -> None:
+        self.inner.on_start(runs, rounds)
+
+    def on_round(self, simulation: Simulation) -> None:
+        self.inner.on_round(simulation)
+        self.job = self.job or next(iter((*simulation.running, *simulation.finished)), None)
+        if self.job is not None:
+            for row in self.job.history.rows[self.calls :]:
+                self.calls += 1
+                self.call(dict(zip(self.job.history.names, row, strict=True)))
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        self.inner.on_outcome(outcome)

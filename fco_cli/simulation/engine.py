@@ -67,6 +67,7 @@ class Simulation:
         self.finished: list[Job] = []  # jobs that completed the last round, in the order of the stack
         self._bind(varying)
         self.rounds = 1 if self.algorithm.one_shot else setup.hparams.last_round
+        self.pause_at = self.rounds  # the caller may set an earlier round, after which `advance` returns False
         self.sampler = self._sampler()
         self.schedule = None if self.sampler is None or setup.network.is_plain else setup.network.schedule(self.sampler)
         self.columns = COUNTERS if self.schedule is None else (*COUNTERS, *self.schedule.columns)
@@ -109,18 +110,14 @@ class Simulation:
         """Number of completed rounds."""
         return self.running[0].round if self.running else self.rounds
 
-    def advance(self, seconds: float = 0.0, last: int | None = None) -> bool:
-        """Simulate one round, or a batch of rounds for up to `seconds`; return False if none are left.
-
-        The simulation ends at round `last`, by default the last of the run.
-        """
-        last = self.rounds if last is None else last
-        if self.round >= last:
+    def advance(self, seconds: float = 0.0) -> bool:
+        """Simulate one round, or a batch of rounds for up to `seconds`; return False if no rounds are left."""
+        if self.round >= self.pause_at:
             return False
         until = time.monotonic() + seconds
         with np.errstate(all="ignore"):  # divergence is detected and recorded instead
             steps = [self._step(self.round + 1)]
-            while steps[-1].done < last and self._can_defer_evaluation(steps) and time.monotonic() < until:
+            while steps[-1].done < self.pause_at and self._can_defer_evaluation(steps) and time.monotonic() < until:
                 steps.append(self._step(steps[-1].done + 1))
             self._evaluate_pending(steps)
         return True
@@ -241,6 +238,14 @@ class Simulation:
                     job.own = {name: (clients, values[:, j]) for name, (clients, values) in own.items()}
             self.running, self.finished = [], self.running
             self.clients.release()
+
+    def fill_final_state(self, job: Job) -> bool:
+        """Set the state and memory of a job that completed the last round; return False for another job."""
+        positions = [j for j, finished in enumerate(self.finished) if finished is job]
+        for j in positions:
+            job.state = {name: values[j] for name, values in self.state.items()}
+            job.memory = self.clients.save(j)
+        return bool(positions)
 
     def personal_models(self, job: Job) -> Array | None:
         """Return the personal models [M, P] of a finished job; None if it diverged or the models are too large."""

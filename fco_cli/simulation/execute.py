@@ -24,6 +24,7 @@ from fco_cli.problem.problem import Problem
 from fco_cli.simulation.clients import retry_after_losses
 from fco_cli.simulation.engine import BATCH_SECONDS, Simulation
 from fco_cli.simulation.evaluate import FEW_DIGITS, Verdict, evaluate_test, judge
+from fco_cli.simulation.extend import final_job, is_extendable, save_final_state, shorter_run
 from fco_cli.simulation.jobs import Job, Setup
 from fco_cli.simulation.memory import DamagedMemory
 from fco_cli.simulation.problems import (
@@ -147,6 +148,8 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
         if job.round == 0:
             _log_start(run, record, smoothness if can_diverge(problem) else None, is_single=len(waiting) == 1)
         else:
+            if not (record.folder / "config.yaml").exists():  # the job continues another, shorter run
+                record.save_config(run.yaml)
             record.note(f"continued from round {job.round}")
     observer.on_start([run for run, _ in waiting], first.hparams.last_round)
     size = max_jobs_per_round(first, problem, memory_mb * 2**20)
@@ -165,15 +168,22 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
 
 
 def _load_jobs(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
-    """Return the jobs, from their checkpoints if they exist; a checkpoint that does not match its run is renamed."""
+    """Return the jobs, from their checkpoints or the final states of shorter runs, if these exist.
+
+    A checkpoint that does not match its run is renamed.
+    """
     jobs = [record.checkpoint(code_of(run)) for run, record in waiting]
-    if any(jobs):
+    shorter = [None if job or run.force else shorter_run(run) for job, (run, _) in zip(jobs, waiting, strict=True)]
+    if any(jobs) or any(shorter):
         fresh = Simulation(setup, [Job()], varying_of([waiting[0][0]]))
-        for i, (_, record) in enumerate(waiting):
+        for i, (run, record) in enumerate(waiting):
             job = jobs[i]
             if job is not None and (reason := fresh.checkpoint_mismatch(job)):
                 record.refuse_checkpoint(reason)
                 jobs[i] = None
+            elif (found := shorter[i]) is not None:
+                job = final_job(found, run, code_of(run))
+                jobs[i] = None if job is None or fresh.checkpoint_mismatch(job) else job
     return [job or Job() for job in jobs]
 
 
@@ -213,8 +223,9 @@ def _simulate(
     for run in runs:
         run.check_metrics(jobs[0].history)
     unfinished = dict(enumerate(jobs))
-    watch, saved, pause = Stopwatch(), time.monotonic(), runs[0].pause_at
-    while simulation.advance(BATCH_SECONDS, pause):
+    simulation.pause_at = runs[0].pause_at or simulation.rounds
+    watch, saved = Stopwatch(), time.monotonic()
+    while simulation.advance(BATCH_SECONDS):
         seconds = watch.lap()
         for job in unfinished.values():
             job.seconds += seconds / len(unfinished)  # a job's share of the stack's time
@@ -222,7 +233,7 @@ def _simulate(
             outcome = _finish(runs[i], records[i], unfinished.pop(i), simulation, smoothness)
             observer.on_outcome(outcome)
             yield outcome
-        is_paused = simulation.round == pause
+        is_paused = simulation.round == simulation.pause_at  # or at the end: then no job is unfinished
         if unfinished and (is_paused or stop.requested or time.monotonic() - saved > CHECKPOINT_SECONDS):
             simulation.snapshot()
             for i, job in unfinished.items():
@@ -310,6 +321,8 @@ def _finish(run: Run, record: Record, job: Job, simulation: Simulation, smoothne
         "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     run.task.export(problem, job.model, record.folder)
+    if is_extendable(run) and simulation.fill_final_state(job):
+        save_final_state(record, job, run, code_of(run))
     result = record.finish(job, problem.layout, details, simulation.personal_models(job))
     if job.diverged is not None:
         record.note(why_diverged(result))

@@ -7,6 +7,7 @@
     path.npz       with record_path=true: the model at a few rounds, as float16
     personal.csv   for methods with personal models: the metrics of each model on its client's rows
     personal.npz   the personal models, if the clients store them, up to 256 MiB
+    state-ID.npz   the final state of the simulation, up to 1 MiB, with which a longer run continues (extend.py)
     run.log        log messages
     result.json    written last; lists all files above except run.log: the run is complete if they exist
     checkpoint.npz while the run is unfinished; with checkpoint_memory.bin for a large client memory (memory.py)
@@ -47,7 +48,7 @@ LOCK = ".lock"
 SUMMARY_ROUNDS = 100  # the paper's selection rules average over the last 100 rounds
 
 
-def _arrays_as_bytes(arrays: dict[str, Array], compressed: bool = False) -> bytes:
+def arrays_as_bytes(arrays: dict[str, Array], compressed: bool = False) -> bytes:
     buffer = io.BytesIO()
     (np.savez_compressed if compressed else np.savez)(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
@@ -95,7 +96,7 @@ class Record:
         try:
             arrays = read_npz(path, LARGEST_CHECKPOINT)
             check_writer(arrays, written_by)
-            return _job_from(arrays)
+            return job_from(arrays)
         except Missing:
             return None
         except Unreadable as problem:
@@ -155,14 +156,12 @@ class Record:
         write_atomically(self.folder / "config.yaml", config.encode())
 
     def save_checkpoint(self, job: Job, written_by: str) -> None:
-        arrays = {f"state/{name}": values for name, values in job.state.items()}
-        arrays |= {f"memory/{name}": values for name, values in job.memory.items()}
+        arrays = state_arrays(job)
         arrays |= {f"history/{name}": np.array(values) for name, values in job.history.items()}
-        arrays |= {f"path/{done}": model for done, model in job.path.items()}
-        arrays |= {"counters": job.counters, "round": np.array(job.round), "seconds": np.array(job.seconds)}
+        arrays |= {"seconds": np.array(job.seconds)}
         arrays |= {"missing": np.array(json.dumps(job.missing))} if job.missing else {}
         arrays |= writer_stamp(written_by)
-        write_atomically(self.folder / "checkpoint.npz", _arrays_as_bytes(arrays), flush=(self.folder / FILE).exists())
+        write_atomically(self.folder / "checkpoint.npz", arrays_as_bytes(arrays), flush=(self.folder / FILE).exists())
 
     def finish(self, job: Job, layout: Layout, result: dict[str, Any], personal: Array | None = None) -> dict[str, Any]:
         """Write all files, `result.json` last, then remove the checkpoint; return the result."""
@@ -172,16 +171,16 @@ class Record:
         blocks = _blocks(models, layout)
         if job.model.ndim == 1:
             blocks = {name: values[0] for name, values in blocks.items()}
-        write_atomically(self.folder / "model.npz", _arrays_as_bytes(blocks))
+        write_atomically(self.folder / "model.npz", arrays_as_bytes(blocks))
         if job.clients is not None:
-            write_atomically(self.folder / "clients.npz", _arrays_as_bytes(_blocks(job.clients, layout)))
+            write_atomically(self.folder / "clients.npz", arrays_as_bytes(_blocks(job.clients, layout)))
         if job.path and job.diverged is None:
             frames = {"round": np.array(list(job.path)), **_blocks(np.stack(list(job.path.values())), layout)}
-            write_atomically(self.folder / "path.npz", _arrays_as_bytes(frames, compressed=True))
+            write_atomically(self.folder / "path.npz", arrays_as_bytes(frames, compressed=True))
         if job.own:
             write_atomically(self.folder / "personal.csv", _own_table(job))
         if personal is not None:
-            write_atomically(self.folder / "personal.npz", _arrays_as_bytes(_blocks(personal, layout)))
+            write_atomically(self.folder / "personal.npz", arrays_as_bytes(_blocks(personal, layout)))
         result = {
             "status": "finished" if job.diverged is None else "diverged",
             "diverged_round": job.diverged,
@@ -202,7 +201,17 @@ class Record:
             (self.folder / name).unlink(missing_ok=True)
 
 
-def _job_from(arrays: dict[str, Array]) -> Job:
+def state_arrays(job: Job) -> dict[str, Array]:
+    """Return the arrays of a checkpoint without the metrics."""
+    arrays = {f"state/{name}": values for name, values in job.state.items()}
+    arrays |= {f"memory/{name}": values for name, values in job.memory.items()}
+    arrays |= {f"path/{done}": model for done, model in job.path.items()}
+    return arrays | {"counters": job.counters, "round": np.array(job.round)}
+
+
+def job_from(arrays: dict[str, Array]) -> Job:
+    """Return the job of a checkpoint; raise ValueError, KeyError or TypeError if it is damaged."""
+
     def under(prefix: str) -> dict[str, Array]:
         return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import pickle
 import signal
 import socket
 import tempfile
@@ -138,7 +139,12 @@ class _ClusterSweep:
             warnings.simplefilter("ignore")  # checkpoints are large
             # Any free worker will do; it is usually the one that ran the last slice and still has the data.
             future = self.client.submit(
-                run_slice, Stack(stack.number, runs), _checkpoints(stack), self.memory_mb, software(), pure=False
+                run_slice,
+                pickle.dumps(Stack(stack.number, runs)),  # read by the worker alone: the scheduler needs no plug-ins
+                _checkpoints(stack),
+                self.memory_mb,
+                software(),
+                pure=False,
             )
         self.pending[future] = stack
         if stack.number not in self.started:
@@ -174,9 +180,9 @@ class _ClusterSweep:
         except (CancelledError, OSError) as problem:
             raise self._connection_lost() from problem
         except Exception as problem:
-            reason = f"{type(problem).__name__}: {one_line(problem)}"
             raise UserError(
-                f"hydra.launcher.address: a worker failed; check that it has the same software: {reason}"
+                "hydra.launcher.address: a worker or the scheduler failed; check that both have the same software: "
+                + _cause(problem)
             ) from problem
         finally:
             future.release()  # otherwise Dask computes it again if its worker dies
@@ -191,6 +197,13 @@ class _ClusterSweep:
                 self.post(event)
         done = {**result.results, **result.failures, **result.refusals}
         return result, [run for run in stack.runs if run.run_id not in done]
+
+
+def _cause(problem: BaseException) -> str:
+    """Return the first cause of an exception in one line; Dask reports a missing package as a failed task graph."""
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    return f"{type(problem).__name__}: {one_line(problem)}"
 
 
 def _with_absolute_paths(run: Run) -> Run:
@@ -252,11 +265,12 @@ class _Deadline(Stop):
         return self.signal_number is not None
 
 
-def run_slice(stack: Stack, checkpoints: dict[str, Files], memory_mb: int, expected: dict[str, Any]) -> Slice:
+def run_slice(pickled: bytes, checkpoints: dict[str, Files], memory_mb: int, expected: dict[str, Any]) -> Slice:
     """Run the stack from its checkpoints in a temporary folder of this worker, for a slice or to its end."""
     from distributed import get_worker
 
     worker = get_worker()
+    stack = _unpickle(pickled, worker.address)
     _check(worker.address, stack.runs[0], expected)
     with _stack_lock, tempfile.TemporaryDirectory(dir=worker.local_directory) as folder:
         runs = [_relocate(run, Path(folder), worker.state.nthreads) for run in stack.runs]
@@ -270,6 +284,20 @@ def run_slice(stack: Stack, checkpoints: dict[str, Files], memory_mb: int, expec
         if sum(_checkpoint_bytes(run) for run in runs) > MAX_TRANSFER_BYTES:
             result = run_stack(local, memory_mb, Stop(), events.append)
         return Slice(result, {run.run_id: _files(run) for run in runs}, events)
+
+
+def _unpickle(pickled: bytes, worker: str) -> Stack:
+    """Return the stack; raise UserError if this worker lacks a module or a plug-in of its runs."""
+    where = f"the worker {worker} (host {socket.gethostname()})"
+    try:
+        return pickle.loads(pickled)
+    except ImportError as problem:
+        name = problem.name or one_line(problem)
+        raise UserError(f"hydra.launcher.address: {where} lacks the module {name}; install it there") from None
+    except UserError as problem:
+        raise UserError(f"{problem}, on {where}; plug-ins must be at the same path there, or installed") from None
+    except AttributeError as problem:
+        raise UserError(f"hydra.launcher.address: {where} has other code: {one_line(problem)}") from None
 
 
 def _relocate(run: Run, folder: Path, threads: int) -> Run:

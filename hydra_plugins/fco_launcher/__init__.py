@@ -78,6 +78,9 @@ class GridSweeper(Sweeper):
         self.seeds: int = config.get("seeds") or 1
         self.is_dry_run = bool(config.get("dry_run"))
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
+        self.is_fused = str(OmegaConf.select(config, "hydra.launcher._target_")).endswith(".FusedLauncher")
+        self.output_dir = str(config.get("output_dir"))
+        self.print_launched = getattr(task_function, "print_launched", None)
         self.start = Plugins.instance().instantiate_launcher(hydra_context, task_function, config).launch
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
@@ -92,8 +95,9 @@ class GridSweeper(Sweeper):
             if grid is not None:
                 jobs += self._product({**self.params, **grid}, [*arguments, algo])
         returns = self.start(jobs, initial_job_idx=0)
-        for returned in returns:
-            _ = returned.return_value  # raises the exception of a failed job
+        values = [returned.return_value for returned in returns]  # raises the exception of a failed job
+        if not self.is_fused and self.print_launched is not None:
+            self.print_launched(values, self.output_dir)
         return [returns]
 
     def _product(self, grid: Mapping[str, Any], arguments: list[str]) -> list[list[str]]:

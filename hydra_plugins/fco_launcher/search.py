@@ -37,7 +37,6 @@ class SearchSweeper(GridSweeper):
         self.master = config
         self.composer = Composer(hydra_context.config_loader, config)
         self.print_searches = getattr(task_function, "print_searches", None)
-        self.is_fused = str(config.hydra.launcher.get("_target_")).endswith(".FusedLauncher")
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         from fco_cli.config import Run

@@ -34,6 +34,8 @@ KEYS = [
     "hydra.launcher.backend", "hydra.launcher.address", "hydra.launcher._target_", "hydra/launcher", "hydra/sweeper",
     "hydra.sweeper", "hydra.sweeper.params", "hydra.sweeper.params.seed", "hydra.sweeper.grid_of",
     "hydra.sweeper.grid_of.feddualavg", "hydra.sweeper._target_", "hydra.sweep.dir", "hydra.sweep.subdir",
+    "search", "search.metric", "search.direction", "search.budget", "search.batch", "search.seed", "search.sampler",
+    "search.pruning", "search.last", "search.until",
     "hydra.run.dir", "hydra.mode", "hydra.job.name", "hydra", "nosuch", "experiment.nosuch", "hydra.launcher.nosuch",
 ]  # fmt: skip
 
@@ -42,7 +44,7 @@ EXTREMES = [
     "true", "false", "null", "", "''", "[]", "{}", "[1,2]", "[a,[b]]", "{a:1}", "{seed:1}", "{seed:'1,2'}", "{a:{b:2}}",
     "{feddualavg:{seed:1}}", "{feddualavg:5}", "???", "${seed}", "${nosuch}", "${hydra:job.num}", "${oc.env:HOME}",
     "max", "f1", "rank", "[f1]", "lasso", "feddualavg", "scaffold", "fedfw", "auto", "0.3/L", "0/L", "nan/L", "/L",
-    "lasso_i", "smoke", "paper", "basic", "fused", "grid", "dask",
+    "lasso_i", "smoke", "paper", "basic", "fused", "grid", "dask", "search", "halving", "[f1,density]",
     "tcp://127.0.0.1:1", "tls://127.0.0.1:1", "ucx://x:1", "tcp://[::1", "examples", "MULTIRUN",
     "/dev/null", "/proc/x", "../x", "a/b", "'a[/b]'", "'[red]x'", "a" * 300, "'a b'", "ü", "'名前'", "'\\u202e'", "é,ü",
 ]  # fmt: skip

@@ -53,6 +53,7 @@ def identity():
         ("hparams.server_lr=0.5", {"run"}),
         ("regularizer.strength=0.7", {"problem", "family", "run"}),
         ("hparams.batch_size=7", {"stack", "run"}),
+        ("hparams.rounds=7", {"stack", "run"}),
         ("hparams.normalize_steps=false", {"stack", "run"}),
         ("record_clients=true", {"stack", "run"}),
         ("record_path=true", {"stack", "run"}),
@@ -68,7 +69,9 @@ def identity():
 )
 def test_overrides_change_the_expected_parts(identity, override, changed):
     usual, other = vars(identity()), vars(identity(override))
-    assert {key for key in usual if usual[key] != other[key]} == changed
+    found = {key for key in usual if usual[key] != other[key]}
+    assert found - {"trajectory"} == changed
+    assert ("trajectory" in found) == ("run" in changed and not override.startswith("hparams.rounds="))
 
 
 def test_noise_on_evaluations_makes_another_run_and_sites_alone_do_not(identity, monkeypatch):

@@ -215,3 +215,24 @@ def test_a_worker_with_other_software_or_other_data_is_refused(tmp_path):
         assert "has other data for custom than this machine" in line
         finish(own.start(cluster, "task.path=data.npz"))  # ours, by its absolute path
     assert len(records(tmp_path / "cluster")) == 2
+
+
+@pytest.mark.ci
+def test_a_worker_without_the_module_of_a_plug_in_is_named_in_one_line(tmp_path):
+    """The module is importable for the command only; the scheduler needs it neither here nor there."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my_cube.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fco_cli.problem.regularizers.penalties import L1\n\n\n"
+        "@dataclass(kw_only=True)\nclass Cube(L1):\n    name: str = 'my_cube'\n"
+    )
+    sweep = Sweep(tmp_path, "plugins=[my_cube]", "regularizer=my_cube", "hparams.client_lr=0.001,0.002")
+    with Cluster(tmp_path / "workers", 1) as cluster:
+        command = [BIN / "fco-run", *sweep.words, "hydra.launcher.backend=dask"]
+        command += [f"hydra.launcher.address={cluster.address}", "hparams.rounds=2", "output_dir=cluster"]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path / "mine")}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "my_cube" in last
+    assert f"(host {socket.gethostname()})" in last

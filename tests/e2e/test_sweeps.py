@@ -64,9 +64,18 @@ def test_launchers_and_workers_agree_file_by_file(tmp_path):
     for launcher in ("basic", "joblib", "submitit_local"):
         done = fco(*few, f"hydra/launcher={launcher}", f"output_dir={tmp_path}/{launcher}", cwd=tmp_path)
         assert done.returncode == 0
+        assert "2 jobs: " in done.stdout
+        assert done.stdout.splitlines()[-1] == f"next: fco-report {tmp_path}/{launcher}"
         for run_id, record in records(tmp_path / launcher).items():
             assert filecmp.cmp(record / "metrics.csv", records(tmp_path / "two")[run_id] / "metrics.csv", shallow=False)
         assert len(records(tmp_path / launcher)) == 2
+
+
+def test_another_launcher_ends_with_the_number_of_its_jobs(tmp_path, here):
+    few = ["-m", *TINY, "hparams.client_lr=0.01,0.02", "hparams.rounds=2", "hydra/launcher=basic"]
+    *_, jobs, following = here(*few, cwd=tmp_path).out.splitlines()
+    assert jobs.startswith("2 jobs: 2 finished, 0 diverged, smallest value ")
+    assert following == "next: fco-report outputs"
 
 
 def test_a_second_call_does_only_what_is_missing(tmp_path, here):

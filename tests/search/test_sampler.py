@@ -67,7 +67,7 @@ def test_a_grid_has_every_point_in_random_order_and_needs_lists():
     flat = [point for batch in points for point in batch]
     assert len(set(flat)) == len(flat) == 14
     assert flat != sorted(flat)
-    with pytest.raises(UserError, match="rate: got 'interval.*must be a list of values"):
+    with pytest.raises(UserError, match=r"rate: got 'interval.*must be a list of values"):
         Sampler(Space((RATES,), ()), Search(sampler="grid"), LEAST)
 
 

@@ -1,6 +1,10 @@
 """Tests of the checks on a Dask worker and of a run's identity on another machine."""
 
 import copy
+import importlib
+import pickle
+import socket
+import sys
 from dataclasses import fields
 
 import numpy as np
@@ -10,7 +14,8 @@ from hydra import compose, initialize_config_module
 from fco_cli.config import Run, register
 from fco_cli.errors import UserError
 from fco_cli.simulation.process import software
-from fco_cli.sweeps.cluster import PATHS, _check, _with_absolute_paths
+from fco_cli.sweeps.cluster import PATHS, _cause, _check, _unpickle, _with_absolute_paths
+from fco_cli.sweeps.stacks import Stack
 from fco_cli.tasks import all_tasks
 
 register()
@@ -64,3 +69,29 @@ def test_every_key_that_names_a_file_is_listed():
     """A new task with a key for a file or a folder must add it to PATHS."""
     text = {field.name for task in all_tasks().values() for field in fields(task) if str(field.type).startswith("str")}
     assert {name for name in text if "path" in name or "dir" in name or "file" in name} == set(PATHS)
+
+
+def test_a_worker_without_a_module_of_the_run_is_named_with_its_host(tmp_path, monkeypatch):
+    """The worker's process unpickles the stack; the scheduler never does."""
+    (tmp_path / "of_the_user.py").write_text("class Item:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pickled = pickle.dumps(Stack(0, [importlib.import_module("of_the_user").Item()]))
+    assert len(_unpickle(pickled, "tcp://worker:1").runs) == 1
+    monkeypatch.delitem(sys.modules, "of_the_user")
+    (tmp_path / "of_the_user.py").write_text("")
+    importlib.invalidate_caches()
+    with pytest.raises(UserError, match=r"the worker tcp://worker:1 \(host .+\) has other code"):
+        _unpickle(pickled, "tcp://worker:1")
+    monkeypatch.delitem(sys.modules, "of_the_user")
+    (tmp_path / "of_the_user.py").unlink()
+    importlib.invalidate_caches()
+    with pytest.raises(UserError) as problem:
+        _unpickle(pickled, "tcp://worker:1")
+    where = f"the worker tcp://worker:1 (host {socket.gethostname()})"
+    assert str(problem.value) == f"hydra.launcher.address: {where} lacks the module of_the_user; install it there"
+
+
+def test_the_cause_of_a_failed_task_graph_is_named():
+    problem = RuntimeError("Error during deserialization of the task graph")
+    problem.__cause__ = ModuleNotFoundError("No module named 'mine'")
+    assert _cause(problem) == "ModuleNotFoundError: No module named 'mine'"
