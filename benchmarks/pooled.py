@@ -85,7 +85,8 @@ def grouped(rows: int = 2_000, features: int = 4_000, group: int = 10) -> Pooled
     for k in range(1, features):
         x[:, k] = 0.5 * x[:, k - 1] + np.sqrt(0.75) * x[:, k]
     weights = np.zeros((features // group, group))
-    weights[random.choice(len(weights), 20, replace=False)] = random.standard_normal((20, group))
+    active = random.choice(len(weights), min(20, len(weights)), replace=False)
+    weights[active] = random.standard_normal((len(active), group))
     y = x @ weights.ravel() + 3 * random.standard_normal(rows)
     gradient = x.T @ (y - y.mean()) / rows
     strength = 0.1 * float(np.linalg.norm(gradient.reshape(-1, group), axis=1).max())
