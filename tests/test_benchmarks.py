@@ -90,3 +90,15 @@ def test_jax_computes_the_same_rounds(plain, task):
     for _ in range(4):
         simulation.advance()
     np.testing.assert_allclose(work.state[0], simulation.state["z"], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["text", "grouped"])
+def test_pooled_problems_have_the_objective_of_other_software(monkeypatch, name):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    from benchmarks import pooled
+
+    made = pooled.text(40, 2_500, 8) if name == "text" else pooled.grouped(20, 60, 5)
+    w = np.linspace(-1, 1, made.problem.layout.size)
+    psi = made.problem.psi(w[None], made.problem.regularizer.numbers)[0]
+    value = made.problem.risk(w[None]).value[0] + psi
+    assert made.objective(w) == pytest.approx(value / 2)

@@ -27,6 +27,7 @@ ROUNDING = 16  # rounding error of a gradient, in units of the machine epsilon
 LARGEST_MATRIX, LARGEST_DIFFERENCED = 2048, 256  # maximum parameters of a Hessian from sums, and from gradients
 MATRIX_WORK = 10**10  # maximum number of multiplications for a Hessian from rows
 STEP = 1e-4  # finite-difference step of the scores
+CACHED_ENTRIES = 2**17  # of rows that are squared at a time
 DIFFERENCED_DIGITS = 1e-6  # smaller relative eigenvalues of a finite-difference Hessian are noise
 
 
@@ -197,12 +198,12 @@ def _diagonal(problem: Problem, w: Array) -> Array:
     return np.concatenate([*weights, own.sum(axis=1)])
 
 
-def sum_of_squares(x: Array, weights: Array, rows_at_once: int = 4096) -> Array:
+def sum_of_squares(x: Array, weights: Array) -> Array:
     """Return the weighted sum of squares of every column of x [N, d], in float64 and without copying x: [d]."""
-    total = np.zeros(x.shape[1])
+    total, rows_at_once = np.zeros(x.shape[1]), max(1, CACHED_ENTRIES // x.shape[1])
     for low in range(0, len(x), rows_at_once):
         chunk = slice(low, low + rows_at_once)
-        total += weights[chunk] @ x[chunk].astype(float) ** 2
+        total += weights[chunk] @ x[chunk].astype(float, copy=False) ** 2
     return total
 
 

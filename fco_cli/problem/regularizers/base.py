@@ -92,6 +92,14 @@ class Regularizer:
         """
         return None
 
+    def block_form(self, numbers: Numbers, per_weight: Array) -> tuple[Array, Array] | None:
+        """Return labels [n] and factors [G] with psi(w) = sum_g factors[g] |w_g|_2; label g marks the weights w_g.
+
+        `numbers` [1] are the parameters, `per_weight` [n] the `coordinate_numbers` of the regularized weights. None if
+        psi does not have this form.
+        """
+        return None
+
     def piece_index(self, name: str) -> int:
         """Return the index of the piece of psi that acts on the block `name`."""
         return 0

@@ -17,7 +17,7 @@ import numpy as np
 from fco_cli.errors import UserError, require
 from fco_cli.kernels.compiled import copy, kernel
 from fco_cli.kernels.products import squared_length
-from fco_cli.problem.layout import Array, Layout
+from fco_cli.problem.layout import Array, Layout, Numbers
 from fco_cli.problem.regularizers.base import Regularizer, absolute_sum, expand_by_feature, non_negative, scale
 from fco_cli.problem.regularizers.penalties import soft_threshold
 from fco_cli.typed_files import read_pairs
@@ -137,6 +137,11 @@ class GroupLasso(Regularizer):
             name = f"x{missing[0]}" if features is None else features[missing[0] % len(features)]
             raise UserError(f"regularizer.groups: feature {name!r} has no group; assign every feature to a group")
         return np.maximum(assigned, 0)
+
+    def block_form(self, numbers: Numbers, per_weight: Array) -> tuple[Array, Array]:
+        labels = per_weight.astype(int)
+        sizes = np.bincount(labels)
+        return labels, numbers["strength"][0] * (np.ones(len(sizes)) if self.group_size > 0 else np.sqrt(sizes))
 
     @staticmethod
     @kernel
