@@ -1,4 +1,4 @@
-"""Measure, print the ratios and rewrite the table of benchmarks/README.md and the scaling figure."""
+"""Measure, print the ratios and save the tables (results.py) and the scaling figure."""
 
 from __future__ import annotations
 
@@ -7,57 +7,61 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import scaling
+from benchmarks import results, scaling
 from benchmarks.cases import all_cases, projection_share
 from benchmarks.measure import peak_memory_mb, wall_seconds
+from benchmarks.results import Cell, format_cell
 
-README = Path(__file__).with_name("README.md")
-BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+COMMAND = "python -m benchmarks"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one repeat, no scaling figure, nothing written")
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="only the lines with this in their name, not written"
     )
     options = parser.parse_args()
-    rows = ["| | plain NumPy, ms | engine, ms | ratio | at least (hoped for) |", "|---|---|---|---|---|"]
+    rows: list[list[Cell]] = []
     for case in all_cases():
         if options.only in case.name:
             timing = case.measure(1 if options.quick else 3)
-            columns = (case.name, f"{timing.baseline:.2f}", f"{timing.engine:.3f}", f"{timing.ratio:.3g}", case.target)
-            rows.append("| " + " | ".join(columns) + " |")
-            print(rows[-1], flush=True)
+            rows.append([case.name, timing.baseline, timing.engine, timing.ratio, case.target])
+            _print(rows[-1])
     if options.only:
         return
-    rows += ["", *_commands(), "", _projections()]
-    print("\n".join(rows[-6:]))
+    commands, projections = _commands(), _projections()
+    for row in commands + projections:
+        _print(row)
     if not options.quick:
-        before, rest = README.read_text().split(BEGIN)
-        README.write_text(before + BEGIN + "\n".join(rows) + "\n" + END + rest.split(END)[1])
+        columns = ["case", "plain NumPy, ms", "engine, ms", "ratio", "at least (hoped for)"]
+        results.save("engine", COMMAND, columns, rows)
+        results.save("commands", COMMAND, ["command", "seconds, start-up included", "MB at its peak"], commands)
+        columns = ["task", "share of a round for the projection onto the l1 ball", "in a ball of radius 10"]
+        results.save("projections", COMMAND, columns, projections)
         scaling.draw()
 
 
-def _commands() -> list[str]:
-    """Start-up and peak memory of whole commands."""
+def _print(row: list[Cell]) -> None:
+    print(f"| {' | '.join(map(format_cell, row))} |", flush=True)
+
+
+def _commands() -> list[list[Cell]]:
+    """Return start-up times and peak memory of whole commands."""
     command = str(Path(sys.executable).with_name("fco-run"))
-    rows = ["| command | seconds, start-up included | MB at its peak |", "|---|---|---|"]
+    rows: list[list[Cell]] = []
     with tempfile.TemporaryDirectory() as folder:
         for arguments in ("--help", "task=lasso hparams.rounds=1", "task=lasso", "task=nuclear"):
             options = [] if arguments == "--help" else [f"output_dir={folder}", "force=true"]
             line = [command, *arguments.split(), *options]
-            rows.append(f"| `fco-run {arguments}` | {wall_seconds(*line):.2f} | {peak_memory_mb(*line):.0f} |")
+            rows.append([f"`fco-run {arguments}`", wall_seconds(*line), peak_memory_mb(*line)])
     return rows
 
 
-def _projections() -> str:
+def _projections() -> list[list[Cell]]:
+    """Return the shares of a round that the projection takes; every step leaves a ball of radius 10."""
     tasks = ("femnist10_l1", "femnist62_mlp")
-    paper, tight = ([f"{projection_share(task, radius):.0%}" for task in tasks] for radius in (1000, 10))
-    return (
-        f"The projection onto the l1 ball takes {paper[0]} of a round of femnist10_l1 and {paper[1]} of one of "
-        f"femnist62_mlp; {tight[0]} and {tight[1]} in a ball of radius 10, which every step leaves."
-    )
+    return [[task, *(f"{projection_share(task, radius):.0%}" for radius in (1000, 10))] for task in tasks]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Cost against size over orders of magnitude: `python -m benchmarks.scale` rewrites the curves of README.md.
+"""Cost against size over orders of magnitude: `python -m benchmarks.scale` saves the curves (results.py).
 
 Processor time, for the machine may be shared: of a round, of a sweep of many jobs, of a report on its records and of
 the start of a task on a file of many clients. `python -m benchmarks.scale rounds` or `commands` measures one half and
@@ -7,7 +7,6 @@ leaves the lines of the other as they are.
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 
 from benchmarks.cases import BARE
 from benchmarks.measure import engine_rounds, milliseconds
+from benchmarks.results import Cell, format_cell, save, slope
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.data import ClientData, SparseRows
 from fco_cli.problem.losses import Squared
@@ -27,10 +27,10 @@ from fco_cli.problem.models.linear import Linear, SparseLinear
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.regularizers import all_regularizers
 
-README = Path(__file__).with_name("README.md")
-BEGIN, END = "<!-- scale -->\n", "<!-- end of scale -->\n"
 STORED = 100  # entries of a sparse row
 RATES = {1: (1, 1), 10: (10, 1), 100: (10, 10), 1_000: (100, 10), 10_000: (100, 100)}  # jobs: client by server rates
+
+COLUMNS = ["what grows", "unit", "cost at its sizes", "slope at the end"]
 
 Curve = list[tuple[int, float]] | list[tuple[int, float, float]]  # size, cost, and MB where they are measured
 
@@ -132,33 +132,15 @@ def _used(command: str, *arguments: str) -> tuple[float, float]:
     return seconds, megabytes
 
 
-def slope(points: Curve) -> float:
-    """Return the slope of the last two points in logarithms: 1 is proportional, 0 is constant."""
-    (n, before, *_), (m, after, *_) = points[-2:]
-    return math.log(after / before) / math.log(m / n)
-
-
-def _line(name: str, unit: str, points: Curve) -> str:
-    costs = ", ".join(
-        f"{size:,}: {cost:.3g} {unit}" + "".join(f" ({megabytes:.0f} MB)" for megabytes in memory)
-        for size, cost, *memory in points
-    )
-    return f"| {name} | {costs} | {slope(points):.2f} |"
-
-
 def main() -> None:
     set_threads(1)
-    before, rest = README.read_text().split(BEGIN)
-    old, after = rest.split(END)
-    lines = {line.split("|")[1].strip(): line for line in old.splitlines()[2:]}
     with tempfile.TemporaryDirectory() as folder:
         halves = {"rounds": rounds, "commands": lambda: commands(Path(folder))}
         for half in sys.argv[1:] or halves:
             for name, unit, points in halves[half]():
-                lines[name] = _line(name, unit, points)
-                print(lines[name], flush=True)
-    head = ["| what grows | cost at its sizes | slope at the end |", "|---|---|---|"]
-    README.write_text(before + BEGIN + "\n".join([*head, *lines.values()]) + "\n" + END + after)
+                row: list[Cell] = [name, unit, [list(point) for point in points], slope(points)]
+                print(" | ".join(map(format_cell, row)), flush=True)
+                save("scale", "python -m benchmarks.scale", COLUMNS, [row], only_some=True)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
+from benchmarks.results import Cell, format_cell, save
 from fco_cli.sweeps.cluster import SLICE_SECONDS
 
 TASKS = (200, 1_000, 4_000)  # empty ones, to see what the scheduler and the client take for each
+COLUMNS = ["workers", "seconds", "of them at work", "tasks a second"]
 WORKERS = (1, 10, 30, 100, 300, 1_000)
 
 
@@ -68,9 +70,12 @@ def main(folder: Path) -> None:
     print(
         "an empty task:", ", ".join(f"{one * 1e3:.2f} ms of {count:,}" for one, count in zip(each, TASKS, strict=True))
     )
+    rows: list[list[Cell]] = []
     for workers in WORKERS:
         seconds, tasks = makespan(stacks, workers, max(each))
-        print(f"| {workers:,} | {seconds:.0f} | {total / seconds / workers:.0%} | {tasks / seconds:.0f} |")
+        rows.append([f"{workers:,}", seconds, f"{total / seconds / workers:.0%}", tasks / seconds])
+        print(" | ".join(map(format_cell, rows[-1])))
+    save("schedule", f"python -m benchmarks.schedule {folder}", COLUMNS, rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
+from scipy import special
 
 from fco_cli.data.format import format_list, shown
 from fco_cli.data.preparation import Preparation
@@ -175,7 +175,7 @@ def _performance(performance: Sequence[Mapping[str, Any]]) -> list[tuple[str, st
 
 def describe_metrics(line: Mapping[str, Any], level: float = 0.95) -> str:
     """Return the metrics of a client in one line, with intervals where the record has standard errors."""
-    reach = float(stats.norm.ppf((1 + level) / 2))
+    reach = float(special.ndtri((1 + level) / 2))
     parts = [f"{line['rows']:,} rows"]
     names = {
         "auc": "AUC", "auc_within": "AUC within clients", "calibration_slope": "calibration slope",

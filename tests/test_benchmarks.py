@@ -102,3 +102,31 @@ def test_pooled_problems_have_the_objective_of_other_software(monkeypatch, name)
     psi = made.problem.psi(w[None], made.problem.regularizer.numbers)[0]
     value = made.problem.risk(w[None]).value[0] + psi
     assert made.objective(w) == pytest.approx(value / 2)
+
+
+def test_the_tables_are_those_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    from benchmarks import results
+
+    assert len(results.results()) >= 4
+    for path, text in results.texts().items():
+        assert path.read_text() == text, f"{path.name}: run python -m benchmarks.results"
+
+
+def test_a_result_is_saved_with_its_origin_and_other_rows_are_kept(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    from benchmarks import results
+
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(results, "write_tables", lambda: None)
+    columns = ["what", "cost", "slope"]
+    results.save("sizes", "measure", columns, [["a", [[1, 2.0, 30]], 0.5], ["b", [[1, 1.0]], 1.0]])
+    points = [[10, 2.0], [1000, 200.0]]
+    results.save("sizes", "measure", columns, [["b", points, results.slope(points)]], only_some=True)
+    (result,) = results.results().values()
+    assert [row[0] for row in result["rows"]] == ["a", "b"]
+    table, origin = results.as_markdown(result).split("\n\n")
+    assert table.splitlines()[2:] == ["| a | 1: 2 (30 MB) | 0.5 |", "| b | 10: 2, 1,000: 200 | 1 |"]
+    assert result["date"] in origin
+    assert result["commit"] in origin
+    assert result["machine"] in origin

@@ -51,14 +51,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="add the claims of a YAML file to the ledger (docs/reporting.md)",
     )  # fmt: skip
     parser.add_argument(
-<<<<<<< HEAD
         "--leaderboard-archive", type=Path, metavar="FILE",
         help="also write the records, tables and data card of the leaderboard as a zip file",
     )  # fmt: skip
-=======
+    parser.add_argument(
         "--row", action="store_true", help="draw the panels of curves in one row and without a title, as in a paper"
     )
->>>>>>> door
     parser.add_argument(
         "--x", choices=("rounds", "bytes", "seconds"), default="rounds", help="the x axis of the curves"
     )

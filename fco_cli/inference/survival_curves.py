@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from fco_cli.inference.estimate import Estimates
 from fco_cli.inference.survival_clients import LocalSurvival
@@ -42,7 +42,7 @@ def kaplan_meier(table: RiskTable, level: float) -> Curve:
 def interval_of(survival: Array, relative: Array, level: float) -> tuple[Array, Array]:
     """Return the interval of survival on the log-log scale, given its relative standard error; NaN at 0 and 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        reach = np.exp(float(stats.norm.ppf((1 + level) / 2)) * relative / np.abs(np.log(survival)))
+        reach = np.exp(float(special.ndtri((1 + level) / 2)) * relative / np.abs(np.log(survival)))
         low, high = survival**reach, survival ** (1 / reach)
     low[(survival == 0) | (survival == 1)] = np.nan
     high[np.isnan(low)] = np.nan

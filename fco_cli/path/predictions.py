@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 from scipy.special import expit
 
 from fco_cli.federation.metrics import BINS
@@ -99,7 +99,7 @@ def roc_curve(predictions: Predictions) -> Curve | None:
 
 def wilson_interval(events: Array, rows: Array, level: float = LEVEL) -> tuple[Array, Array]:
     """Return the ends of Wilson's score interval for shares."""
-    z = stats.norm.ppf((1 + level) / 2)
+    z = special.ndtri((1 + level) / 2)
     share = events / rows
     center = (share + z**2 / (2 * rows)) / (1 + z**2 / rows)
     half = z / (1 + z**2 / rows) * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))

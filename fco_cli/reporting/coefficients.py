@@ -7,7 +7,6 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from fco_cli.problem.layout import Array
 
@@ -22,6 +21,8 @@ def coefficient_lines(
 
     `degrees` are those of a t distribution; None: normal distribution.
     """
+    from scipy import stats  # takes half a second, and only records of experiment=glm need it
+
     distribution = stats.norm if degrees is None else stats.t(degrees)
     error = np.sqrt(np.diag(covariance))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

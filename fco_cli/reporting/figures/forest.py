@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from fco_cli.data.format import format_list
 from fco_cli.errors import require
@@ -57,7 +57,7 @@ def forest_figure(
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     for axis in axes[len(names) :]:
         axis.set_axis_off()
-    reach = float(stats.norm.ppf((1 + result["level"]) / 2))
+    reach = float(special.ndtri((1 + result["level"]) / 2))
     for axis, name in zip(axes, names, strict=False):
         _draw(axis, name, _rows(result, clients, name), reach, RATIOS.get(result["loss"]))
         pooled = next(line for line in result["meta"] if line["coefficient"] == name)
