@@ -55,7 +55,7 @@ class Dimension:
         return min(max(round(number) if self.is_whole else number, self.low), self.high)
 
     def text(self, parameter: float) -> str:
-        """Return the value of a parameter as it is written in an override."""
+        """Return the value of a parameter as text of an override."""
         if self.values:
             return self.values[int(parameter)]
         if self.is_whole:
