@@ -60,6 +60,7 @@ def json_schemas() -> dict[str, Schema]:
 def _group_schema(group: str, kinds: Iterable[type]) -> Schema:
     """Return the schema of a group: the keys of all its options."""
     own = [kind for kind in kinds if kind.__module__.startswith("fco_cli.")]
+    own.sort(key=lambda kind: (kind.__module__, kind.__qualname__))  # not in the order of imports
     described = _comments(group, shipped_options(group))
     if group == "task":
         described = _comments("base", ["tabular"]) | described
