@@ -38,8 +38,13 @@ def save(name: str, command: str, columns: list[str], rows: list[list[Cell]], on
         rows = [measured.pop(row[0], row) for row in old] + list(measured.values())
     date = f"{datetime.now(UTC):%Y-%m-%d}"
     result = {"command": command, "machine": machine(), "date": date, "commit": commit()}
-    write(name, result | {"columns": columns, "rows": rows})
+    write(name, result | {"columns": columns, "rows": [[_rounded(cell) for cell in row] for row in rows]})
     write_tables()
+
+
+def _rounded(cell: Cell) -> Cell:
+    """Return a number with six digits; other cells as they are."""
+    return float(f"{cell:.6g}") if isinstance(cell, float) else cell
 
 
 def write(name: str, result: dict[str, Any]) -> None:

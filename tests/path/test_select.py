@@ -188,7 +188,7 @@ class CountingStop(Stop):
             raise Interrupted(2)
 
 
-@pytest.mark.parametrize("algo", ["auto", "fista"])
+@pytest.mark.parametrize("algo", ["auto", pytest.param("fista", marks=pytest.mark.ci)])
 def test_an_interrupted_path_resumes_with_the_same_bits(run_of, table, tmp_path, algo):
     path, stop = table(), CountingStop()
     whole = run_of(f"task.path={path}", f"output_dir={tmp_path}/whole", f"path.algo={algo}")

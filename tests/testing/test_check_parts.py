@@ -23,7 +23,7 @@ SMALL = {
     "lasso": ["task.clients=5", "task.samples=8", "task.dimension=12", "task.ones=3"],
     "nuclear": ["task.clients=5", "task.samples=8", "task.dimension=4", "task.rank=2"],
     "mixture": ["task.clients=5", "task.samples=8", "task.dimension=12", "task.active=3"],
-    "digits": ["task.clients=6"],
+    "digits": ["task.clients=6", "task.test_fraction=0.85"],
 }
 
 

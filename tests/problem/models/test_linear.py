@@ -32,7 +32,7 @@ def test_forward_and_backward_are_matrix_products(features, outputs, count):
 
 
 @pytest.mark.machine_code
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.ci)])
 def test_bits_do_not_depend_on_the_stack(dtype):
     """Seven vectors are multiplied in groups of four and two, with one left over."""
     random, model = np.random.default_rng(0), Linear(2 * CHUNK + 9)
