@@ -25,6 +25,7 @@ from fco_cli.simulation.problems import problem_of
 from fco_cli.tasks.base import Task
 
 RATE = 1e-5  # small: every job survives
+JAX = ": JAX in the engine's place"  # ends the names of cases
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -199,7 +200,7 @@ def all_cases() -> list[Case]:
     if find_spec("jax"):
         for task in ("lasso", "nuclear"):
             for jobs, what in ((1, "one run"), (49, "49-grid, per job")):
-                name = f"{task} I, {what}, float64: JAX in the engine's place"
+                name = f"{task} I, {what}, float64{JAX}"
                 peer = partial(synthetic, task, "float64", jobs, peer=True)
                 cases.append(Case(name, lambda repeats, peer=peer: peer(repeats=repeats)))
     cases += [

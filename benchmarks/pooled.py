@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.cases import composed
 from benchmarks.pooled_peers import TOLERANCES, fastest, objective
+from benchmarks.results import Cell, save
 from fco_cli.algorithms import Varying
 from fco_cli.algorithms.baselines import Optimum
 from fco_cli.kernels.compiled import set_threads
@@ -143,9 +144,18 @@ def main() -> None:
             seconds, tolerance = min(filter(None, (fastest(attempt, required) for _ in range(TURNS))))
             problems.append((pooled, required))
             lines.append([pooled.name, "`algo=optimum`", seconds, tolerance])
-    for name, solver, seconds, tolerance in sorted(lines + list(of_others(problems)), key=lambda line: line[0]):
-        numbers = f"{seconds:.3f} | {tolerance:g}" if seconds else f"more | {TOLERANCES[-1]:g}"
-        print(f"| {name} | {solver} | {numbers} |", flush=True)
+    lines += of_others(problems)
+    for name, solver, seconds, tolerance in sorted(lines, key=lambda line: line[0]):
+        print(f"{name} | {solver} | {f'{seconds:.3f}' if seconds else 'more'} | {tolerance or TOLERANCES[-1]:g}")
+    names = [pooled.name for pooled, _ in problems]
+    save("pooled", "python -m benchmarks.pooled", ["processor seconds", *names], table(names, lines))
+
+
+def table(names: list[str], lines: list[list]) -> list[list[Cell]]:
+    """Return a row per solver with its seconds on each problem: "more" if no tolerance sufficed, "–" if not run."""
+    seconds = {(solver, name): spent or "more" for name, solver, spent, _ in lines}
+    solvers = dict.fromkeys(solver for solver, _ in seconds)
+    return [[solver, *(seconds.get((solver, name), "–") for name in names)] for solver in solvers]
 
 
 if __name__ == "__main__":

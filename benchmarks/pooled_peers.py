@@ -51,18 +51,16 @@ def adelie(x: Any, y: np.ndarray, strength: float, group: int, tolerance: float)
 
 
 LASSO = {
-    "scikit-learn `Lasso`": estimator("sklearn.linear_model", "Lasso", max_iter=10**5),
-    "scikit-learn `Lasso(precompute=True)`": estimator(
-        "sklearn.linear_model", "Lasso", max_iter=10**5, precompute=True
-    ),
-    "celer `Lasso`": estimator("celer", "Lasso", max_iter=1000),
-    "skglm `Lasso`": estimator("skglm", "Lasso", max_iter=1000),
-    "adelie `grpnet`": adelie,
+    "scikit-learn": estimator("sklearn.linear_model", "Lasso", max_iter=10**5),
+    "scikit-learn, `precompute=True`": estimator("sklearn.linear_model", "Lasso", max_iter=10**5, precompute=True),
+    "celer": estimator("celer", "Lasso", max_iter=1000),
+    "skglm": estimator("skglm", "Lasso", max_iter=1000),
+    "adelie": adelie,
 }
 GROUP_LASSO = {
-    "celer `GroupLasso`": estimator("celer", "GroupLasso", max_iter=1000),
-    "skglm `GroupLasso`": estimator("skglm", "GroupLasso", max_iter=1000),
-    "adelie `grpnet`": adelie,
+    "celer": estimator("celer", "GroupLasso", max_iter=1000),
+    "skglm": estimator("skglm", "GroupLasso", max_iter=1000),
+    "adelie": adelie,
 }
 
 

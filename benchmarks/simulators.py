@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.cases import RATE, composed, rows_of
 from benchmarks.measure import engine_rounds, interleaved
+from benchmarks.results import Cell, format_cell, save
 from fco_cli.problem.problem import Problem
 from fco_cli.simulation.problems import problem_of
 
@@ -105,12 +106,15 @@ def main() -> None:
     run: Any = composed("task=lasso", "algo=fedavg", "regularizer=none", "hparams.dtype=float32")
     problem = problem_of(run)
     ours = engine_rounds(run.task, problem, 1, ROUNDS, CLIENTS, BATCH, evaluated=False, name="fedavg")
-    print("| a round of FedAvg | ms | the engine, ms | ratio |\n|---|---|---|---|")
+    rows: list[list[Cell]] = []
     for name, (package, rounds_of) in SIMULATORS.items():
         if find_spec(package):
             check(rounds_of, problem)
             timing = interleaved(rounds_of(problem, CLIENTS, BATCH, ROUNDS)[0], ours, 3)
-            print(f"| {name} {version(package)} | {timing.baseline:.2f} | {timing.engine:.3f} | {timing.ratio:.3g} |")
+            rows.append([f"{name} {version(package)}", timing.baseline, timing.engine, timing.ratio])
+            print(" | ".join(map(format_cell, rows[-1])), flush=True)
+    columns = ["a round of FedAvg", "ms", "the engine, ms", "ratio"]
+    save("simulators", "python -m benchmarks.simulators", columns, rows, only_some=True)
 
 
 if __name__ == "__main__":

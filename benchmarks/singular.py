@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.results import Cell, format_cell, save
 from fco_cli.kernels.compiled import kernel, specialize
 from fco_cli.kernels.singular import (
     all_orthogonal,
@@ -94,11 +95,16 @@ def main() -> None:
         [microseconds(lambda n=n, run=run: run(z, SHARE * largest, block, n, out)) for n in range(1, len(STAGES) + 1)]
         for run in kinds
     )
-    for name, total, before in zip(STAGES, until, [0.0, *until], strict=False):
-        print(f"{name:24} {total - before:5.1f} us")
     psi = Nuclear(strength=1.0).numbers[0]
-    print(f"{'the prox':24} {microseconds(lambda: whole(z, SHARE * largest, psi, block, out)):5.1f} us")
-    print(f"eigenvectors by rotations {rotating[3] - rotating[2]:.1f} us, LAPACK's decomposition {lapack:.1f} us")
+    rows: list[list[Cell]] = [
+        *([name, total - before] for name, total, before in zip(STAGES, until, [0.0, *until], strict=False)),
+        ["the prox", microseconds(lambda: whole(z, SHARE * largest, psi, block, out))],
+        ["eigenvectors by rotations", rotating[3] - rotating[2]],
+        ["LAPACK's decomposition, without the result", lapack],
+    ]
+    for row in rows:
+        print(" | ".join(map(format_cell, row)))
+    save("singular", "python -m benchmarks.singular", ["stage", "us"], rows)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.results import Cell, format_cell, save
+
 ALGORITHMS = "algo=feddualavg,feddualavg_osp,fedmid,fedmid_osp"
 SURVIVING = ("hparams.client_lr=0.001 hparams.server_lr=1", "hparams.client_lr=0.001 hparams.server_lr=0.1,1")
 DIVERGING = ("hparams.client_lr=0.1 hparams.server_lr=1", "hparams.client_lr=0.01,0.1 hparams.server_lr=1")
@@ -42,11 +44,18 @@ def main() -> None:
         )
         one, one_diverging, start_up = (more - few) / 4, (more_diverging - few_diverging) / 4, 2 * few - more
         total = start_up + surviving * one + diverged * one_diverging
-        print(f"fused: {fused:.1f} s for {surviving} runs that survive, {diverged} that diverge, and the optimum")
-        print(
-            f"basic: {one:.2f} s a surviving run, {one_diverging:.2f} s a diverging one, {start_up:.1f} s of start-up"
-        )
-        print(f"       {total:.0f} s for all of them: {total / fused:.1f} times as long")
+        print(f"{surviving} runs survive, {diverged} diverge; the ratio is {total / fused:.1f}")
+    rows: list[list[Cell]] = [
+        ["fused, everything", fused],
+        ["basic, a surviving run", one],
+        ["basic, a diverging run", one_diverging],
+        ["basic, start-up", start_up],
+        ["basic, all of them", total],
+    ]
+    for row in rows:
+        print(" | ".join(map(format_cell, row)))
+    columns = [f"{surviving + diverged} federated runs and the optimum", "seconds"]
+    save("sweep", "python -m benchmarks.sweep", columns, rows)
 
 
 if __name__ == "__main__":

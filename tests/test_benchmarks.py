@@ -104,6 +104,14 @@ def test_pooled_problems_have_the_objective_of_other_software(monkeypatch, name)
     assert made.objective(w) == pytest.approx(value / 2)
 
 
+def test_table_of_pooled_solvers(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    from benchmarks import pooled
+
+    lines = [["a", "x", 0.5, 1e-3], ["b", "x", None, None], ["a", "y", 0.25, 1e-2]]
+    assert pooled.table(["a", "b"], lines) == [["x", 0.5, "more"], ["y", 0.25, "–"]]
+
+
 def test_the_tables_are_those_of_the_results(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     from benchmarks import results
