@@ -143,9 +143,11 @@ class RunConfig:
 def register() -> None:
     """Register schemas, resolvers and plugins with Hydra.
 
-    The YAML files of conf/ refer to schemas as /schema/... and scale numbers of rounds by ${at_scale:...}.
+    The YAML files of conf/ refer to schemas as /schema/..., scale numbers of rounds by ${at_scale:...} and take the
+    number of seeds of a profile, if it sets one, by ${seeds_or:...}.
     """
     OmegaConf.register_new_resolver("at_scale", _at_scale, replace=True)
+    OmegaConf.register_new_resolver("seeds_or", _seeds_or, replace=True)
     for plugin in (FusedLauncher, GridSweeper, SearchSweeper):  # Hydra does not find them in an editable install
         Plugins.instance().register(plugin)
     store_schema("hparams", lambda: Hparams)
@@ -227,6 +229,11 @@ def switches() -> frozenset[str]:
 def _at_scale(rounds: int, *, _root_: DictConfig) -> int:
     """Return the number of rounds times the scale of the profile."""
     return max(1, round(rounds * _root_.profile.scale))
+
+
+def _seeds_or(seeds: int, *, _root_: DictConfig) -> int:
+    """Return the number of seeds that the profile or the user sets, else `seeds` at the profile's scale."""
+    return _root_.seeds or _at_scale(seeds, _root_=_root_)
 
 
 @dataclass

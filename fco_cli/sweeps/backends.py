@@ -8,15 +8,20 @@ continues from its last checkpoint.
 from __future__ import annotations
 
 import copy
+import io
+import logging
 import os
+import pickle
 import queue
 import signal
 import threading
 from collections import Counter, deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import set_start_method
 from multiprocessing.connection import Connection, Pipe, wait
+from types import FunctionType
 from typing import Any
 
 from fco_cli.config import Run
@@ -26,6 +31,8 @@ from fco_cli.simulation.record import Record
 from fco_cli.sweeps.cluster import run_on_cluster
 from fco_cli.sweeps.stacks import Event, Post, ResultStream, Stack, StackResult, abandon_stack, prepare, run_stack
 from fco_cli.sweeps.starting import has_fork_server, kill_process, start_process
+
+log = logging.getLogger(__name__)
 
 RETRIES = 2  # of a stack whose process died, each from its last checkpoint
 POLL_SECONDS = 0.2  # between checks for a request to stop
@@ -196,6 +203,9 @@ def on_this_machine(stacks: list[Stack], options: Options, stop: Stop, post: Pos
     is_in_process = workers == 1 and not count_prepared_workers()
     if _is_remote(stacks):
         workers, is_in_process = 1, True  # there is a single connection to the sites
+    elif not is_in_process and (name := session_object(stacks)):
+        workers, is_in_process = 1, True
+        log.info("running in this process: %s is defined in this session; a file can be run in several", name)
     stacks = [_with_threads(stack, max(1, cores() // workers)) for stack in stacks]
     if not is_in_process:
         yield from run_in_processes(stacks, workers, options.memory_mb, stop, post)
@@ -216,6 +226,37 @@ def _is_remote(stacks: list[Stack]) -> bool:
     return any(run.federation.is_remote for stack in stacks for run in stack.runs)
 
 
+def session_object(stacks: Iterable[Stack]) -> str:
+    """Return a class or function of the runs that other processes cannot import; "" if there is none."""
+    for stack in stacks:
+        first = stack.runs[0]  # the runs of a stack differ in numbers only
+        if name := first.task.model.session_object() or _ClassFinder().find(first):
+            return name
+    return ""
+
+
+class _ClassFinder(pickle.Pickler):
+    """Pickler that searches an object for a class or function of the main script or of a function's body."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO())
+        self.name = ""
+
+    def find(self, item: Any) -> str:
+        """Return the name of the first such class or function; "" if there is none."""
+        try:
+            self.dump(item)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return self.name or type(item).__name__
+        return self.name
+
+    def persistent_id(self, item: Any) -> None:
+        """Note a class or function that other processes cannot import; everything is pickled by value."""
+        if isinstance(item, type | FunctionType):
+            is_local = item.__module__ == "__main__" or "<locals>" in item.__qualname__
+            self.name = self.name or (item.__qualname__ if is_local else "")
+
+
 def _with_threads(stack: Stack, threads: int) -> Stack:
     runs = [copy.copy(run) for run in stack.runs]  # keeps the cached identity, which takes time to compute
     for run in runs:
@@ -227,6 +268,9 @@ def on_dask(stacks: list[Stack], options: Options, stop: Stop, post: Post) -> Re
     """Run the stacks as tasks of an existing Dask cluster."""
     assert options.address is not None
     require(not _is_remote(stacks), "hydra.launcher.backend", "dask", "local: the sites accept a single connection")
+    name = session_object(stacks)
+    allowed = f"local: {name} is defined in this session only; move it to a file"
+    require(not name, "hydra.launcher.backend", "dask", allowed)
     yield from run_on_cluster(stacks, options.address, options.memory_mb, stop, post)
 
 

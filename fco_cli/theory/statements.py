@@ -114,6 +114,10 @@ class Findings:
 
 def check(grid: Grid, progress: Callable[[str], None] = lambda line: None) -> Findings:
     """Measure each statement in each cell."""
+    progress(
+        f"theory: {max(2, grid.seeds)} seeds of each of {len(grid.clients) * len(grid.steps)} pairs of M and K, "
+        f"up to {grid.rounds[-1]} rounds"
+    )
     cells: list[Cell] = []
     for clients in grid.clients:
         for steps in grid.steps:

@@ -1,16 +1,19 @@
 """Tests of the backends: workers that prepare for a run while the sweep is still being composed."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
 
+from fco_cli.algorithms.fedmid import FedMid
 from fco_cli.config import Run, register
+from fco_cli.errors import UserError
 from fco_cli.simulation.process import Stop
 from fco_cli.sweeps import backends
-from fco_cli.sweeps.backends import Options, expect, on_this_machine
-from fco_cli.sweeps.stacks import Stack
+from fco_cli.sweeps.backends import Options, expect, on_dask, on_this_machine, session_object
+from fco_cli.sweeps.stacks import Stack, StackResult
 
 register()
 
@@ -67,3 +70,37 @@ def test_a_single_stack_runs_in_process_unless_a_worker_is_prepared(ready, where
     monkeypatch.setattr(backends, "run_stack", lambda *_: "here")
     monkeypatch.setattr(backends, "run_in_processes", lambda *_: iter(["there"]))
     assert list(on_this_machine([Stack(0, [run])], options(), Stop(), print)) == [where]
+
+
+@pytest.fixture
+def session_run(run):
+    """Return a run whose algorithm exists in this process alone, as a class of a notebook does."""
+
+    @dataclass(kw_only=True)
+    class OfSession(FedMid):
+        pass
+
+    run.algo = OfSession(name="fedmid")
+    return run
+
+
+@pytest.mark.parametrize("is_main", [False, True])
+def test_runs_with_a_class_of_the_session_stay_in_this_process(session_run, is_main, monkeypatch, caplog):
+    if is_main:
+        type(session_run.algo).__module__, type(session_run.algo).__qualname__ = "__main__", "OfSession"
+    done = []
+    monkeypatch.setattr(backends, "run_stack", lambda stack, *_: done.append(stack.number) or StackResult())
+    monkeypatch.setattr(backends, "run_in_processes", lambda *_: pytest.fail("other processes lack the class"))
+    caplog.set_level("INFO", logger="fco_cli")
+    stacks = [Stack(number, [session_run]) for number in (0, 1)]
+    assert len(list(on_this_machine(stacks, options(), Stop(), lambda event: None))) == 2
+    assert done == [0, 1]
+    (line,) = caplog.messages
+    assert line.startswith("running in this process: ")
+    assert "OfSession is defined in this session" in line
+    with pytest.raises(UserError, match=r"hydra\.launcher\.backend: got 'dask', must be local: .*OfSession is defined"):
+        list(on_dask(stacks, options(backend="dask", address="tcp://x:1"), Stop(), lambda event: None))
+
+
+def test_shipped_parts_are_no_objects_of_the_session(run):
+    assert session_object([Stack(0, [run])]) == ""

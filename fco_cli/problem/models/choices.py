@@ -51,6 +51,10 @@ class ModelChoice:
         """Return the versions of the packages that only this model needs."""
         return {}
 
+    def session_object(self) -> str:
+        """Return the name of an object of this process that the model is made from; "" if there is none."""
+        return ""
+
 
 @dataclass(kw_only=True)
 class AutoModel(ModelChoice):

@@ -21,7 +21,7 @@ from fco_cli.problem.models.choices import ModelChoice
 from fco_cli.problem.models.linear import Model
 from fco_cli.problem.models.torch_checks import check_layers, check_scores
 from fco_cli.problem.models.torch_model import EVALUATIONS, TorchModel
-from fco_cli.problem.models.torch_source import Source, check_reference, load, require_torch
+from fco_cli.problem.models.torch_source import OBJECTS, Source, check_reference, load, require_torch
 from fco_cli.problem.streams import MODEL, generator
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ class Torch(ModelChoice):
 
     def versions(self) -> dict[str, str]:
         return {"torch": version("torch")}
+
+    def session_object(self) -> str:
+        place, _, name = self.module.rpartition(":")
+        return name if place == OBJECTS else ""
 
     def build_on(self, data: TaskData, seed: int) -> Model:
         """Return the module with the initial weights of the seed; raise UserError if it does not fit the data."""

@@ -120,7 +120,7 @@ def _client_rate(run: RecordedRun) -> Rate:
 def shipped_theory() -> dict[str, Any]:
     """Return the grid of experiment=theory at the paper's scale."""
     text = files("fco_cli.conf").joinpath("experiment/theory.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(re.sub(r"\$\{at_scale:(\d+)\}", r"\1", text))["theory"]
+    return yaml.safe_load(re.sub(r"\$\{seeds_or:(\d+)\}", r"\1", text))["theory"]
 
 
 @cache
