@@ -81,8 +81,15 @@ def arrays(path: Path) -> Iterator[tuple[str, bytes]]:
     with np.load(path) as stored:
         plain = dict(stored)
     for name, values in plain.items():
-        others = [None, *SCALARS, values[..., None], values[:0], np.full_like(values, np.nan, dtype=float)]
-        others += [values.astype(kind) for kind in (str, complex, object, np.float16, np.longdouble, bool)]
+        others = [
+            None,
+            *SCALARS,
+            values[..., None],
+            np.atleast_1d(values)[:0],
+            np.full_like(values, np.nan, dtype=float),
+        ]
+        kinds = (str, object) if values.dtype.kind == "U" else (str, complex, object, np.float16, np.longdouble, bool)
+        others += [values.astype(kind) for kind in kinds]
         for other in others:
             content = io.BytesIO()
             kept = {key: one for key, one in plain.items() if key != name}
