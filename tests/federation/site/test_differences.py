@@ -334,3 +334,16 @@ def test_columns_that_mark_few_rows_without_a_preparation(hospital, table):
         raw = Preparation([f"x{k}" for k in range(4)], [0.0] * 4, {}, [])
         answer = attacker.send("apply", {"preparations": [raw.as_json()], "outputs": 1, "start": None})
         assert answer.kind == expected, answer.head
+
+
+def test_four_gradients_disclose_the_patient_of_a_cross_cell(hospital, table):
+    """A limit of exact answers, which docs/federation.md states: weights of all rows outside of a cross cell cancel."""
+    x = with_diabetes(table[0])
+    attacker = hospital(None, x)
+    attacker.apply(attacker.prepare())
+    models = np.zeros((4, 6))
+    models[:, [1, 4]] = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    models[:, 5] = 0.5
+    gradients = attacker.evaluate(models).arrays["gradient"]
+    cell = gradients[0] - gradients[1] - gradients[2] + gradients[3]
+    np.testing.assert_allclose(cell[:5] / cell[5], x[3], atol=1e-6)
