@@ -164,7 +164,9 @@ class SiteData:
     def _max_parameters(self, split: Split, task: Custom) -> int | None:
         """Return the largest number of parameters of which Hessians of a fit are sent; None: no limit."""
         table = split.training_table()
-        columns = columns_of(self.disclosure.merge_levels(table, table), task.flag_missing)
+        columns = np.zeros((len(table.x), 0))
+        if self.policy.hide_small_cells and len(table.x):
+            columns = columns_of(self.disclosure.merge_levels(table, table), task.flag_missing)
         return self.disclosure.max_parameters(len(table.x), columns)
 
     def _held_out_events(self, split: Split, task: Custom) -> int | None:

@@ -322,7 +322,7 @@ class Disclosure:
         refused = self.policy.messages is not None and "hessian" not in self.policy.messages
         if refused or self.policy.min_noise > 0:
             return 0
-        if self.policy.hide_small_cells and smallest_cross_cell(x) < self.policy.min_rows:
+        if self.policy.hide_small_cells and rows > 0 and smallest_cross_cell(x) < self.policy.min_rows:
             return 0
         limit = self.policy.max_parameters_per_row
         return None if limit is None else int(limit * rows)
