@@ -31,7 +31,7 @@ from fco_cli.federation.schema import Apply, Count, FitTerms, Fold, NoisyMoments
 from fco_cli.federation.sharing import EXACT
 from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
 from fco_cli.federation.site.disclosure import Disclosure
-from fco_cli.federation.site.preparations import check_preparation, check_units, with_own_fills
+from fco_cli.federation.site.preparations import check_offset, check_preparation, check_units, with_own_fills
 from fco_cli.federation.site.rows import Fit, SiteFile, Split
 from fco_cli.federation.site.spans import columns_of
 from fco_cli.federation.site.terms import SiteTerms, check_terms
@@ -121,6 +121,8 @@ class SiteData:
         answers = []
         for fit, fold in zip(fits, request.folds, strict=True):
             self.disclosure.check_parts(fit.split.parts, fold is not None)
+            if (offset := task.offset_expression()) is not None:
+                check_offset(offset, self.file.data.take(fit.split.parts.training).raw, self.disclosure)
             answers.append(self._row_counts(fit.split, task, request))
         self.task, self.fits, self.dtype, self.outputs = task, fits, request.dtype, outputs
         self._loss = task.configured_loss()

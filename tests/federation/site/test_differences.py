@@ -347,3 +347,27 @@ def test_four_gradients_disclose_the_patient_of_a_cross_cell(hospital, table):
     gradients = attacker.evaluate(models).arrays["gradient"]
     cell = gradients[0] - gradients[1] - gradients[2] + gradients[3]
     np.testing.assert_allclose(cell[:5] / cell[5], x[3], atol=1e-6)
+
+
+def attack_by_offsets(attacker) -> np.ndarray | None:
+    """Return the row that an offset marks, from gradients of the squared loss with and without it."""
+    sums = []
+    for offset in (None, "x1"):
+        prepared = attacker.prepare(loss="squared", formula="x0 + x2 + x3", offset=offset)
+        if prepared.kind == "refused":
+            return None
+        base = agree(Summary.from_plain(prepared.head["summary"]), Recipe(standardize=False))
+        base.terms.extend(Term(name, (Column(name),)) for name in ("x0", "x2", "x3"))
+        attacker.features = 4
+        applied = attacker.send("apply", {"preparations": [base.as_json()], "outputs": 1, "start": None})
+        assert applied.kind == "apply", applied.head
+        sums.append(attacker.evaluate().arrays["gradient"][0])
+    return (sums[1] - sums[0])[:3] / (sums[1] - sums[0])[3]
+
+
+def test_offsets_do_not_mark_few_rows(hospital, table):
+    x = table[0].copy()
+    x[:, 1] = np.arange(ROWS) == 3
+    np.testing.assert_allclose(attack_by_offsets(hospital(preset("research"), x)), x[3, [0, 2, 3]])
+    assert attack_by_offsets(hospital(None, x)) is None
+    assert attack_by_offsets(hospital()) is not None  # an offset of many rows
