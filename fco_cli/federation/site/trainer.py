@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.arrays import Matrix, Scalar, Vector, by_job, slot_count, views
-from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.protocol import Federated, State
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.federation.message import (
     MAX_MAGNITUDE,
@@ -40,6 +41,7 @@ from fco_cli.problem.risk import own_losses
 from fco_cli.problem.streams import local_steps_of, message_keys
 
 T = TypeVar("T")
+MAX_CHECKED = 50  # models of the local steps of a round
 
 
 class SiteTrainer:
@@ -48,6 +50,7 @@ class SiteTrainer:
     def __init__(self, site_data: SiteData, folder: Path) -> None:
         self.site_data, self.memory = site_data, SiteMemory(folder)
         self.algorithm: Federated | None = None
+        self.plain: Federated | None = None  # without the transform
         self.initial: Array | None = None
         self.clip_norms: Array | None = None  # [J], largest norms of messages; None without clipping
         self.stack_number, self.fit_index = -1, -1
@@ -85,7 +88,10 @@ class SiteTrainer:
         self.site_data.disclosure.check_multiplier(transform, multipliers)
         self.clip_norms = numbers[-1]["clip_norm"] if "clip_norm" in names else None
         varying = Varying(read["client_lr"], read["server_lr"], *numbers)
-        self.algorithm = algorithm.with_transform(transform).bind(problem, varying)
+        self.algorithm = self.plain = algorithm.with_transform(transform).bind(problem, varying)
+        if transform.name != "none":
+            none = all_transforms()["none"]()
+            self.plain = algorithm.with_transform(none).bind(problem, replace(varying, transform=None))
         self.initial = self.algorithm.initial_client_arrays(problem.initial_models(varying.psi))
         self.stack_number, self.fit_index = request.stack, request.fit
         return Message("")
@@ -146,11 +152,10 @@ class SiteTrainer:
                 check_curvature(model)
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
-            message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
             if is_strict and uses_batches and len(edges) > 2 and not hides_rows:  # gradients at several models
-                check_curvature(algorithm.client_model(first + message[0], received, float(len(edges) - 1)))
-                for model in _remembered_models(algorithm, after):
+                for model in self._models_of_steps(received, kept, order, edges):
                     check_curvature(model)
+            message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
             if algorithm.client_arrays:
                 self.memory.propose(request.round, tokens, after)
             if factor is not None:  # masked messages are weighted at the site
@@ -159,6 +164,21 @@ class SiteTrainer:
             if noise is not None:
                 sent = _add_noise(sent, noise)
         return Message("", arrays=with_fit(sent, self.fit_index))
+
+    def _models_of_steps(self, received: State, memory: Array, order: Array, edges: Array) -> Iterator[Array]:
+        """Yield the models [J, P] after the local steps of a round, of at most MAX_CHECKED of them.
+
+        They are computed without the transform, which may hide in a message what the steps did.
+        """
+        algorithm = self.plain
+        assert algorithm is not None
+        rows, steps = algorithm.problem.data, len(edges) - 1
+        own = memory[: slot_count(algorithm.client_arrays, algorithm.problem.layout.size)]
+        for k in np.unique(np.linspace(1, steps, min(steps, MAX_CHECKED)).astype(int)).tolist():
+            part = (order[: edges[k]], edges[: k + 1])
+            message, after = algorithm.client_update(received, own.copy(), rows, *part)
+            yield algorithm.client_model(received[algorithm.broadcast[0].name] + message[0], received, float(k))
+            yield from _remembered_models(algorithm, after)
 
     def _factors_and_noise(self, request: Train, jobs: int) -> tuple[Array | None, Array | None]:
         """Return this site's weights and noise deviations [J] for masked messages, each None if not requested."""

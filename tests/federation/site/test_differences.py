@@ -371,3 +371,43 @@ def test_offsets_do_not_mark_few_rows(hospital, table):
     np.testing.assert_allclose(attack_by_offsets(hospital(preset("research"), x)), x[3, [0, 2, 3]])
     assert attack_by_offsets(hospital(None, x)) is None
     assert attack_by_offsets(hospital()) is not None  # an offset of many rows
+
+
+def bind(attacker, algo: str, strength: float, rate: float, transform: dict, numbers: list[float]):
+    """Bind an algorithm with an l1 penalty."""
+    head = {
+        "fit": 0, "stack": 1, "jobs": 1, "algo": {"name": algo}, "regularizer": {"name": "l1", "strength": strength},
+        "mirror": {"name": "euclidean"}, "transform": transform,
+    }  # fmt: skip
+    one = np.ones(1)
+    answer = attacker.send(
+        "stack", head, client_lr=rate * one, server_lr=one, psi=np.array([[strength]]), options=np.zeros((1, 1)),
+        transform=np.array([numbers]),
+    )  # fmt: skip
+    assert answer.kind == "stack", answer.head
+
+
+def through_a_penalty(attacker):
+    """Make two steps: the first to a steep model, the second back to 0, by labels for which both gradients cancel."""
+    bind(attacker, "fedmid", 0.05, 1e9, {"name": "none"}, [0.0])
+    answer = train(attacker, 0, {"w": np.zeros((1, 2))}, steps=2)
+    assert answer.kind == "refused" or answer.arrays["w"][0, 0] == 0
+    return answer
+
+
+def behind_a_transform(attacker):
+    """Clip the message, so that its sum with the first model is not steep."""
+    bind(attacker, "fedmid", 0.0, 1e9, {"name": "clip_noise", "noise_multiplier": 0.0}, [1e-6, 0.0, 1e-5])
+    return train(attacker, 0, {"w": np.zeros((1, 2))}, steps=2)
+
+
+@pytest.mark.parametrize("request_of", [through_a_penalty, behind_a_transform])
+def test_steep_models_between_local_steps(hospital, request_of):
+    random = np.random.default_rng(1)
+    z = np.linspace(-2, 2, ROWS)
+    y = (z > 0) ^ (np.arange(ROWS) % 9 < 2)
+    for policy, expected in ((preset("research"), "train"), (None, "refused")):
+        attacker = hospital(policy, np.column_stack([z + 1e-6 * random.normal(size=ROWS)]), y.astype(float))
+        attacker.apply(attacker.prepare())
+        answer = request_of(attacker)
+        assert answer.kind == expected, answer.head
