@@ -90,8 +90,7 @@ class SiteTrainer:
         varying = Varying(read["client_lr"], read["server_lr"], *numbers)
         self.algorithm = self.plain = algorithm.with_transform(transform).bind(problem, varying)
         if transform.name != "none":
-            none = all_transforms()["none"]()
-            self.plain = algorithm.with_transform(none).bind(problem, replace(varying, transform=None))
+            self.plain = algorithm.bind(problem, replace(varying, transform=None))
         self.initial = self.algorithm.initial_client_arrays(problem.initial_models(varying.psi))
         self.stack_number, self.fit_index = request.stack, request.fit
         return Message("")
