@@ -7,13 +7,15 @@ INSTALLED := $(VENV)/.installed
 PROFILE ?= paper
 FIGURES ?=
 ALGO ?=
+MODEL ?=
+ARCHIVE ?= outputs/leaderboard.zip
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test pytest test-all lint docs reproduce-figures leaderboard benchmark federation-demo clean
+.PHONY: help install run test pytest test-all lint docs reproduce-figures leaderboard leaderboard-archive benchmark federation-demo clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(CORE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,7 +30,7 @@ $(INSTALLED): $(CORE)
 install: $(INSTALLED) ## set up .venv with everything for development
 
 run: $(CORE) ## one run: lasso with federated dual averaging
-	$(BIN)/fco-run task=lasso algo=feddualavg
+	$(BIN)/fco-run task=lasso algo=feddualavg hparams.client_lr=auto
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff format --check .
@@ -50,8 +52,11 @@ docs: $(INSTALLED) ## build the documentation site, offline, into docs/_build/ht
 reproduce-figures: $(INSTALLED) ## the paper's figures (PROFILE=quick: in minutes; FIGURES="lasso_i nuclear_i": only these)
 	$(BIN)/fco-reproduce --profile $(PROFILE) $(FIGURES)
 
-leaderboard: $(INSTALLED) ## every method on every problem, at its best (PROFILE=quick: one seed; ALGO=mine: only this one is run)
-	$(BIN)/fco-reproduce --profile $(PROFILE) --leaderboard --algo '$(ALGO)'
+leaderboard: $(INSTALLED) ## every method on every problem (PROFILE=quick: one seed; ALGO=my_method.py: add a method; MODEL=my_net.py: a model)
+	$(BIN)/fco-reproduce --profile $(PROFILE) --leaderboard --algo '$(ALGO)' --model '$(MODEL)'
+
+leaderboard-archive: $(INSTALLED) ## the leaderboard's records, tables and data card as outputs/leaderboard.zip
+	$(BIN)/fco-report outputs --leaderboard-archive '$(ARCHIVE)'
 
 benchmark: $(INSTALLED) ## measure speed against the plain-NumPy baseline and rewrite benchmarks/README.md
 	$(BIN)/python -m benchmarks

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import version as version_of
+from importlib.util import find_spec
 from pathlib import Path
+
+from fco_cli import __version__
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
@@ -13,7 +15,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 project = "fco"
 author = "the developers of fco"
 copyright = "2026, the developers of fco; Apache-2.0"
-version = release = version_of("fco-cli")
+version = release = __version__
 
 extensions = [
     "myst_parser",
@@ -30,8 +32,10 @@ extensions = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "notebooks", "gallery/*.rst", "gallery/README.*", "sg_execution_times.rst"]
+exclude_patterns = ["_build", "notebooks", "gallery", "sg_execution_times.rst"]
 nitpicky = False
+default_role = "code"  # `name` in a docstring
+highlight_language = "text"  # of blocks without a language: commands and pseudocode
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 4
@@ -57,10 +61,14 @@ intersphinx_mapping = (
     else {}
 )
 
+# Scripts whose extra is not installed are shown without a picture; `make docs` installs all but PyTorch.
+NEEDS = {"torch": "torch", "sites": "nvflare"}
+MISSING = [name for name, module in NEEDS.items() if find_spec(module) is None]
+
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_gallery",
-    "filename_pattern": r"/plot_",
+    "filename_pattern": rf"/plot_(?!\d+_({'|'.join(MISSING)})\.py)" if MISSING else r"/plot_",
     "remove_config_comments": True,
     "show_memory": False,
     "download_all_examples": False,

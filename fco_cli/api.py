@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fco_cli.reporting import RecordedPath, RecordedRun, Results, Theorems
     from fco_cli.reporting.records.glm import RecordedGlm
     from fco_cli.reporting.records.table1 import RecordedTable1
+    from fco_cli.search.values import Value
     from hydra_plugins.fco_launcher import JobConfig
 
 log = logging.getLogger(__name__)
@@ -197,7 +198,7 @@ def sweep(*overrides: str) -> Results:
     def job(config: DictConfig) -> None:
         raise UserError("hydra/launcher: must be fused (the default) in Python; use fco-run -m for other launchers")
 
-    def run_jobs(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+    def run_jobs(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[Value | Exception]:
         started.append(True)
         return _run_jobs(jobs, overrides, folders, **options)
 
@@ -374,18 +375,19 @@ def _require_single_run(config: DictConfig) -> None:
 
 def _run_jobs(
     jobs: list[JobConfig], overrides: list[list[str]], folders: list[Path], **options: Any
-) -> list[float | Exception]:
+) -> list[Value | Exception]:
     """Run all jobs, append the folders of their records to `folders` and return a value for each."""
     from fco_cli.config.calls import refuse_dry_run
     from fco_cli.experiments import are_stackable, distinct_configs, execute_each, execute_stacks
+    from fco_cli.search.values import values_of
 
     for config in distinct_configs(jobs):
         refuse_dry_run(config)
     if are_stackable(jobs):
         runs = execute_stacks(jobs, overrides, **options)
-        folders += runs.finished_folders
-        return runs.values()
-    values: list[float | Exception] = []
+        folders += [folder for folder in runs.finished_folders if folder not in folders]
+        return values_of(runs)
+    values: list[Value | Exception] = []
     for finished in execute_each(jobs):
         folders.append(finished.folder)
         values.append(finished.value)

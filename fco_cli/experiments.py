@@ -19,6 +19,7 @@ from fco_cli.errors import UserError, require
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from fco_cli.search.values import Value
     from fco_cli.sweeps.run import Sweep
     from fco_cli.tracking import Tracking
     from hydra_plugins.fco_launcher import JobConfig
@@ -34,11 +35,7 @@ class Finished:
     result: dict[str, Any]  # content of result.json
     folder: Path  # of the record
     report_folder: Path  # argument of fco-report
-
-    @property
-    def value(self) -> float:
-        """Number to be minimized by an optimizing sweeper."""
-        return self.kind.value(self.result)
+    value: Value = math.nan  # number, or numbers, that an optimizing sweeper optimizes
 
 
 class Kind(ABC):
@@ -50,10 +47,6 @@ class Kind(ABC):
     def execute(self, config: DictConfig) -> Finished:
         """Run the experiment or reuse its record; raise UserError for an invalid configuration."""
 
-    @abstractmethod
-    def value(self, result: dict[str, Any]) -> float:
-        """Return the number to be minimized by an optimizing sweeper."""
-
 
 class SingleRun(Kind):
     """One run of an algorithm on a task."""
@@ -64,12 +57,15 @@ class SingleRun(Kind):
         from rich.console import Console
 
         from fco_cli.config import Run
+        from fco_cli.search.values import value_of
         from fco_cli.simulation.display import RunProgress
         from fco_cli.simulation.execute import execute
         from fco_cli.simulation.process import Stop
         from fco_cli.simulation.smoothness import why_diverged
 
         run = Run.of(config)
+        allowed = "null; only hydra/sweeper=search with the launcher `fused` sets it"
+        require(run.pause_at is None, "search.until", run.pause_at, allowed)
         log.info(run.describe())
         with Stop() as stop, RunProgress(Console(stderr=True)) as progress:
             (outcome,) = execute([run], progress, stop)
@@ -78,8 +74,6 @@ class SingleRun(Kind):
         if outcome.result["status"] == "diverged":
             log.warning(why_diverged(outcome.result))
         verdict, updates = outcome.result.get("convergence"), outcome.result.get("updates")
-        if verdict:
-            log.info(verdict["line"])
         if updates and updates["biased"] and (verdict is None or verdict["converged"]):
             log.info(updates["line"])
         if (tracking := tracking_of([config])).is_active:
@@ -90,10 +84,8 @@ class SingleRun(Kind):
             upload = Upload(tracking, TrackedSweep.of([run.task.name], [run.run_id]))
             upload.add([tracked_run(run.folder)])
             upload.close()
-        return Finished(self, outcome.result, run.folder, run.output_dir / run.task.name)
-
-    def value(self, result: dict[str, Any]) -> float:
-        return result["final"]["objective"]
+        report_folder = run.output_dir / run.task.name
+        return Finished(self, outcome.result, run.folder, report_folder, value_of(run, outcome.result))
 
 
 class RegularizationPath(Kind):
@@ -110,10 +102,7 @@ class RegularizationPath(Kind):
         run = PathRun.of(config)
         with Stop() as stop:
             result = run_path(run, stop)
-        return Finished(self, result, run.folder, run.output_dir)
-
-    def value(self, result: dict[str, Any]) -> float:
-        return result["chosen"]["min"]["cv_loss"]
+        return Finished(self, result, run.folder, run.output_dir, result["chosen"]["min"]["cv_loss"])
 
 
 class Inference(Kind):
@@ -130,10 +119,7 @@ class Inference(Kind):
         run = GlmRun.of(config)
         with Stop() as stop:
             result = run_glm(run, stop)
-        return Finished(self, result, run.folder, run.output_dir)
-
-    def value(self, result: dict[str, Any]) -> float:
-        return result["deviance"]
+        return Finished(self, result, run.folder, run.output_dir, result["deviance"])
 
 
 class Description(Kind):
@@ -151,9 +137,6 @@ class Description(Kind):
         with Stop() as stop:
             result = run_table1(run, stop)
         return Finished(self, result, run.folder, run.output_dir)
-
-    def value(self, result: dict[str, Any]) -> float:
-        return math.nan
 
 
 class TheoremCheck(Kind):
@@ -173,9 +156,6 @@ class TheoremCheck(Kind):
         folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
         result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
         return Finished(self, result, folder, folder)
-
-    def value(self, result: dict[str, Any]) -> float:
-        return math.nan
 
 
 RUN, PATH, GLM, TABLE1, THEORY = SingleRun(), RegularizationPath(), Inference(), Description(), TheoremCheck()

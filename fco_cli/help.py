@@ -36,10 +36,10 @@ GROUPS = {
 TEMPLATE = """\
 fco-run: federated composite optimization from the command line
 
-  fco-run task=lasso algo=feddualavg
-      one run: a progress line, a table of the final metrics, a record in outputs/
+  fco-run task=lasso algo=feddualavg hparams.client_lr=auto
+      one run: progress, five rows of results, a record in outputs/; auto is 1/L, estimated from the data
   fco-run task=nuclear algo=fedmid hparams.client_lr=0.001 hparams.server_lr=0.3 seed=1
-      any value of the configuration can be set; hparams.client_lr=auto is 1/L, estimated from the data
+      any value of the configuration can be set, here the paper's learning rates
   fco-run -m experiment=lasso_i profile=quick
       a sweep over algorithms and learning rates; run the same command again to continue it
   fco-run -m experiment=path task.path=heart.csv task.client=hospital task.label='num>0'

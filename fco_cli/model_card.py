@@ -16,6 +16,7 @@ from scipy import stats
 from fco_cli.data.format import format_list, shown
 from fco_cli.data.preparation import Preparation
 from fco_cli.data.readers.source import Columns
+from fco_cli.problem.losses.classification import area_interval
 
 Line = tuple[str, str, str]  # section, item, text
 NOT_RECORDED = (
@@ -188,7 +189,8 @@ def describe_metrics(line: Mapping[str, Any], level: float = 0.95) -> str:
         ends = ""
         if error is not None and error == error:
             low, high = value - reach * error, value + reach * error
-            low, high = (max(0.0, low), min(1.0, high)) if key == "auc" else (low, high)
+            if key == "auc":
+                low, high = map(float, area_interval(value, error, level))
             ends = f" ({100 * level:g} % interval {low:.3g} to {high:.3g})"
         parts.append(f"{name} {value:.3g}{ends}")
     if line.get("observed") is not None:

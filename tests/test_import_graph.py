@@ -26,7 +26,7 @@ LAYERS = [
     {"sweeps"},
     {"path"},
     {"reporting", "theory", "estimators"},
-    {"inference", "studies", "table1"},
+    {"inference", "search", "studies", "table1"},
     {"experiments"},
     {"api"},
     {"commands"},

@@ -58,6 +58,6 @@ def test_markdown_has_no_marks_of_the_data():
 
 def test_metrics_with_intervals():
     line = {"rows": 50, "auc": 0.95, "auc_error": 0.05, "observed": 0.4, "predicted": 0.41}
-    assert "AUC 0.95 (95 % interval 0.852 to 1)" in describe_metrics(line)
+    assert "AUC 0.95 (95 % interval 0.707 to 0.993)" in describe_metrics(line)
     assert "no AUC" in describe_metrics({"rows": 5, "auc": None, "observed": 0.0, "predicted": 0.2})
     assert describe_metrics({"rows": 5, "r2": float("nan")}) == "5 rows"

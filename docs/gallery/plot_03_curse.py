@@ -10,8 +10,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from fco_cli.api import run
+from fco_cli.reporting import algorithm_style
 
-figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
 for axis, algo in zip(axes, ("fedmid", "feddualavg"), strict=True):
     record = run(
         "task=lasso_ii", "task.dimension=64", "task.ones=12", "task.clients=16", "task.samples=64",
@@ -23,4 +24,6 @@ for axis, algo in zip(axes, ("fedmid", "feddualavg"), strict=True):
     for client in clients:
         axis.plot(np.flatnonzero(client), client[client != 0], ".", color="0.5", markersize=3)
     axis.bar(np.arange(64), average)
-    axis.set_title(f"{algo}: average has {np.count_nonzero(average)} of 64 weights")
+    axis.set_title(f"{algorithm_style(algo).label}: average has {np.count_nonzero(average)} of 64 weights")
+    axis.set_xlabel("weight")
+axes[0].set_ylabel("value")

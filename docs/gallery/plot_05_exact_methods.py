@@ -15,8 +15,11 @@ results = sweep(*problem, "algo=feddualavg,zhj", "hparams.client_lr=auto", "hpar
 # %%
 import matplotlib.pyplot as plt
 
+from fco_cli.reporting import algorithm_style, line_options
+
 for algo, curve in results.rounds().groupby("algo"):
-    plt.semilogy(curve["round"], curve["objective"] - best, label=algo)
+    style = algorithm_style(algo)
+    plt.semilogy(curve["round"], curve["objective"] - best, label=style.label, markevery=10, **line_options(style))
 plt.xlabel("round")
 plt.ylabel("objective - optimum")
 plt.legend()

@@ -14,4 +14,4 @@ from fco_cli.api import glm
 table = Path(fco_cli.data.example.__file__).parent / "hospitals.csv"
 fit = glm(f"task.path={table}", "task.client=hospital", "task.label=diagnosis", "task.drop=[days,died]")
 print(fit.summary())
-figure = fit.forest(["sex=male", "pain=typical", "smoker=yes"])
+figure = fit.forest(["sex=male"])

@@ -13,9 +13,8 @@ from fco_cli.api import run
 
 record = run("task=digits", "algo=ditto", "hparams.rounds=30", "hparams.clients_per_round=all")
 personal = pd.read_csv(record.folder / "personal.csv").sort_values("own_train_accuracy")
-plt.bar(personal["client"].astype(str), personal["own_train_accuracy"], label="personal models")
+plt.plot(personal["client"].astype(str), personal["own_train_accuracy"], "o", label="personal models")
 plt.axhline(record.final["train_accuracy"], color="black", linestyle="--", label="shared model, all clients")
-plt.ylim(0.8, 1.01)
 plt.xlabel("client")
 plt.ylabel("accuracy")
 plt.legend(loc="lower right")

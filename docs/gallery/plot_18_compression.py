@@ -15,8 +15,8 @@ sent = results.table().set_index("transform.name")["bytes_up"]
 
 # %%
 for name, curve in results.rounds().groupby("transform.name"):
-    plt.semilogy(curve["round"] / 80 * sent[name] / 1e6, curve["objective"], label=name)
-plt.xscale("log")
+    rounds = curve[curve["round"] > 0]
+    plt.loglog(rounds["round"] / 80 * sent[name] / 1e6, rounds["objective"], label=name)
 plt.xlabel("megabytes sent by the clients")
 plt.ylabel("objective")
 plt.legend()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -87,26 +88,32 @@ def _row_sums(template: Kernel) -> RowSums:
 
 def is_affine_in_gradient(template: Kernel) -> bool:
     """Return True if one local step of a kernel computes only affine functions of its one sum over rows."""
-    calls = list(_operations(template))
+    calls = list(operation_names(template))
     positions = [k for k, name in enumerate(calls) if name in ROW_OPERATIONS]
     return len(positions) == 1 and set(calls[positions[0] + 1 :]) <= AFFINE_OPERATIONS
 
 
-def _operations(template: Kernel) -> Iterator[str]:
+@functools.cache
+def _instructions(function: types.FunctionType) -> list[dis.Instruction]:
+    """Return the instructions of a function; disassembling one takes longer than anything else in this module."""
+    return list(dis.get_instructions(function))
+
+
+def operation_names(template: Kernel) -> Iterator[str]:
     """Yield the operations (`ops`) of a kernel, and of the kernels that it calls, in the order of the text."""
-    instructions = list(dis.get_instructions(template.python))
+    instructions = _instructions(template.python)
     for at, following in zip(instructions, [*instructions[1:], None], strict=True):
         if at.opname != "LOAD_GLOBAL":
             continue
         if at.argval == "ops" and following is not None:
             yield following.argval
         elif isinstance(part := template.parts.get(at.argval), Kernel):
-            yield from _operations(part)
+            yield from operation_names(part)
 
 
 def _row_operations(template: Kernel) -> Iterator[str]:
     """Yield the operation of every call in a kernel, and in the kernels that it calls, that reads rows."""
-    for at in dis.get_instructions(template.python):
+    for at in _instructions(template.python):
         if at.opname in ("LOAD_ATTR", "LOAD_METHOD") and at.argval in ROW_OPERATIONS:
             yield at.argval
         elif at.opname == "LOAD_GLOBAL" and isinstance(part := template.parts.get(at.argval), Kernel):
@@ -115,5 +122,5 @@ def _row_operations(template: Kernel) -> Iterator[str]:
 
 def _reads_argument(template: Kernel, name: str) -> bool:
     """Return True if the text of a kernel reads its argument `name`."""
-    loads = (at.argval for at in dis.get_instructions(template.python) if "LOAD_FAST" in at.opname)
+    loads = (at.argval for at in _instructions(template.python) if "LOAD_FAST" in at.opname)
     return any(name in (value if isinstance(value, tuple) else (value,)) for value in loads)

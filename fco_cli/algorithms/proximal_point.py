@@ -125,7 +125,7 @@ def corrected_steps(x, shift, received, rate, options, batches, geometry):
 class TwoRounds(ProximalPoint):
     """Base class of methods with two kinds of rounds in turn, phase 0 and 1.
 
-    In phase 0 clients send grad F_m(v), of which the server computes the mean for the corrections of phase 1.
+    In phase 0 clients send grad F_m(v); the server stores their mean for the corrections of phase 1.
     """
 
     broadcast = (Vector("v"), Vector("gradient"), Scalar("phase"))

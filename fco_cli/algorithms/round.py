@@ -21,6 +21,7 @@ from fco_cli.algorithms.noisy_rows import NoisyRows
 from fco_cli.algorithms.numba_backend import BufferPool, Buffers, bound_operations, plain_batches, run_clients
 from fco_cli.algorithms.rounds import (
     Aggregates,
+    Batches,
     Cohort,
     Costs,
     Memory,
@@ -33,6 +34,7 @@ from fco_cli.algorithms.rounds import (
     aggregate_sum,
     fixed_point_sum,
 )
+from fco_cli.algorithms.touched import TouchedRows, aggregate_touched, bytes_of_clients, has_touched_messages
 from fco_cli.algorithms.transforms import Evaluations, Releases, Transform
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import Kernel, Namespace, specialize
@@ -40,6 +42,7 @@ from fco_cli.kernels.named import named
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.descent import slice_kernel
 from fco_cli.problem.layout import Array
+from fco_cli.problem.mirror import Geometry
 from fco_cli.problem.models.external import ExternalModel
 from fco_cli.problem.private_descent import CohortNoise, private_batches
 from fco_cli.problem.problem import Problem
@@ -227,18 +230,47 @@ class FederatedRound(NoisyRows):
         messages, kept = out
         if memory is not None:
             np.stack(list(memory), out=kept)
-        keys = np.zeros(len(cohort.clients), np.uint64) if keys is None else keys
+        batches = Batches(cohort.order, cohort.edges, cohort.first)
+        own = self.problem.model.widths, self.geometry
+        self.run_clients(state, messages, kept, rows, cohort.clients, batches, *own, keys, noise)
+        return out
+
+    def run_clients(
+        self,
+        state: State,
+        messages: Array,
+        kept: Array,
+        rows: ClientData | TouchedRows,
+        clients: Array,
+        batches: Batches,
+        widths: Array,
+        geometry: Geometry,
+        keys: Array | None = None,
+        noise: CohortNoise | None = None,
+    ) -> None:
+        """Run the clients [S] of some rows; fill messages [S, slots, J, P], update the memory `kept` [S, slots, J, P].
+
+        P is that of the state's vectors; `widths` and `geometry` are those of a model of this size.
+        """
+        keys = np.zeros(len(clients), np.uint64) if keys is None else keys
         self._run_clients(
             self.received(state), kept, messages, self.varying.client_lr, self.varying.options,
-            rows.x, rows.targets, rows.offsets, cohort.clients, cohort.order, cohort.edges, cohort.first,
-            self.problem.model.widths, self.geometry, self._transform_numbers, keys, noise,
-            slot_count(self.remembered, self.problem.layout.size),
+            rows.x, rows.targets, rows.offsets, clients, *batches, widths, geometry,
+            self._transform_numbers, keys, noise, slot_count(self.remembered, self.problem.layout.size),
         )  # fmt: skip
-        return out
+
+    @cached_property
+    def sends_touched_columns(self) -> bool:
+        """True if messages consist of the columns that a client's rows store (touched.py)."""
+        return has_touched_messages(self, self.problem)
 
     def round(self, state: State, cohort: Cohort | None = None, memory: Memory | None = None) -> Round:
         assert cohort is not None
         state = self.start_round(state, cohort)
+        if self.sends_touched_columns and cohort.fraction_bits is None:
+            aggregates, arrived = aggregate_touched(self, state, cohort, self.message_weights(cohort))
+            aggregates = aggregates if cohort.scale == 1 else aggregates.scaled(cohort.scale)
+            return Round(self.server_step(state, aggregates), aggregates.dropped, arrived=arrived)
         is_random = self.transform.random or getattr(self.problem.model, "is_random", False)
         keys = message_keys(cohort.seed, cohort.round, cohort.clients) if is_random else None
         out = self._buffer_pool[len(cohort.clients)]
@@ -296,10 +328,18 @@ class FederatedRound(NoisyRows):
         assert cohort is not None
         clients, (up, down, bytes_up, bytes_down) = len(cohort.clients), self.client_costs
         invited = clients if cohort.invited is None else cohort.invited
+        all_up, all_down = clients * bytes_up, invited * bytes_down
+        if self.sends_touched_columns and cohort.fraction_bits is None and clients:
+            touched = int(self._bytes_of_clients[cohort.clients].sum())
+            all_up, all_down = touched, touched * invited // clients
         proxed_steps = int(np.maximum(cohort.steps - self.proxes.skipped_steps, 0).sum()) * self.psi_in_steps
         proxes = proxed_steps * self.proxes.step + self.proxes.server * (clients > 0)
-        sent = clients * up, invited * down, clients * bytes_up, invited * bytes_down
+        sent = clients * up, invited * down, all_up, all_down
         return Costs(*sent, proxes, int(self.client_gradients(cohort).sum()), queries=clients)
+
+    @cached_property
+    def _bytes_of_clients(self) -> Array:
+        return bytes_of_clients(self.problem)
 
     @cached_property
     def client_costs(self) -> tuple[int, int, int | Array, int]:
@@ -346,11 +386,15 @@ class FederatedRound(NoisyRows):
 
     def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
         """Return the models; without a remembered `model`, `sent[0]` must be the change of `broadcast[0]`."""
-        assert made.memory is not None
-        assert made.messages is not None
         starts = first_slots(self.remembered, self.problem.layout.size)
         if model := next((array.name for array in self.remembered if array.model), None):
+            assert made.memory is not None
             return cohort.append_average(made.memory[:, starts[model]])
-        ends = state[self.broadcast[0].name] + cohort.append_average(made.messages[:, 0])
+        messages = made.messages
+        if messages is None:  # those of touched columns are not kept
+            messages = self.messages(self.start_round(state, cohort), cohort, np.zeros(len(cohort.clients), np.uint64))
+            if cohort.absent is not None:
+                messages[cohort.absent] = np.nan
+        ends = state[self.broadcast[0].name] + cohort.append_average(messages[:, 0])
         steps = np.append(cohort.steps, np.average(cohort.steps, weights=cohort.weights))
         return np.stack([self.client_model(end, state, k) for end, k in zip(ends, steps, strict=True)])

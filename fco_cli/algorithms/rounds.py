@@ -186,6 +186,34 @@ def all_finite(messages, i, j):
 
 
 @kernel
+def add_job(j, messages, weights, step_normalization, steps, arrived, dropped, total, taken, mean):
+    """Add the finite messages of all clients in job j to the sums; see `weighted_mean`."""
+    for i in range(messages.shape[0]):
+        arrived[i, j] = all_finite(messages, i, j)
+        if arrived[i, j]:
+            total[j] += weights[i]
+            taken[j] += weights[i] * steps[i, j]
+            for n in range(mean.shape[0]):
+                message, result = messages[i, n, j], mean[n, j]
+                factor = result.dtype.type(weights[i] * step_normalization[i, j])
+                for k in range(result.shape[0]):
+                    result[k] += factor * message[k]
+        else:
+            dropped[j] += 1
+
+
+@kernel
+def divide_job(j, total, taken, mean):
+    """Divide the sums of job j by the total weight."""
+    taken[j] /= total[j]
+    for n in range(mean.shape[0]):
+        result = mean[n, j]
+        scale = result.dtype.type(1 / total[j] if total[j] > 0 else np.nan)
+        for k in range(result.shape[0]):
+            result[k] *= scale
+
+
+@kernel
 def weighted_mean(messages, weights, step_normalization, steps, arrived, dropped, total, taken, mean):
     """Compute mean [slots, J, P], the weighted mean of step_normalization[i, j] * messages[i] over finite messages.
 
@@ -197,24 +225,22 @@ def weighted_mean(messages, weights, step_normalization, steps, arrived, dropped
         for n in range(mean.shape[0]):
             for k in range(mean.shape[2]):
                 mean[n, j, k] = 0
-        for i in range(messages.shape[0]):
-            arrived[i, j] = all_finite(messages, i, j)
-            if arrived[i, j]:
-                total[j] += weights[i]
-                taken[j] += weights[i] * steps[i, j]
-                for n in range(mean.shape[0]):
-                    message, result = messages[i, n, j], mean[n, j]
-                    factor = result.dtype.type(weights[i] * step_normalization[i, j])
-                    for k in range(result.shape[0]):
-                        result[k] += factor * message[k]
-            else:
-                dropped[j] += 1
-        taken[j] /= total[j]
-        for n in range(mean.shape[0]):
-            result = mean[n, j]
-            scale = result.dtype.type(1 / total[j] if total[j] > 0 else np.nan)
-            for k in range(result.shape[0]):
-                result[k] *= scale
+        add_job(j, messages, weights, step_normalization, steps, arrived, dropped, total, taken, mean)
+        divide_job(j, total, taken, mean)
+
+
+@kernel
+def add_messages(messages, weights, step_normalization, steps, arrived, dropped, total, taken, sums):
+    """Add messages to the sums of a `weighted_mean` that is computed for a group of clients at a time."""
+    for j in prange(sums.shape[1]):
+        add_job(j, messages, weights, step_normalization, steps, arrived, dropped, total, taken, sums)
+
+
+@kernel
+def divide_sums(total, taken, mean):
+    """Divide the sums of a `weighted_mean` by the total weight."""
+    for j in prange(mean.shape[1]):
+        divide_job(j, total, taken, mean)
 
 
 @dataclass(frozen=True)
@@ -258,6 +284,31 @@ def aggregate(messages: Array, sent: tuple[Vector, ...], weights: MessageWeights
     compiled_mean(messages, weights.weights, factors, weights.steps, arrived, dropped, total, taken, mean)
     taken = weights.mean_effective_steps(taken, total > 0)
     return Aggregates(by_job(sent, mean), taken, total / weights.total_weight, dropped), arrived
+
+
+class RunningMean:
+    """Weighted mean of a cohort's messages, of which a group of clients has only some columns; see `weighted_mean`."""
+
+    def __init__(self, weights: MessageWeights, shape: tuple[int, int, int], dtype: np.dtype) -> None:
+        jobs = shape[1]
+        self.weights, self.factors = weights, weights.step_normalization
+        self.sums, self.arrived = np.zeros(shape, dtype), np.empty((len(weights.weights), jobs), dtype=bool)
+        self.dropped, self.total, self.taken = np.zeros(jobs, np.int64), np.zeros(jobs), np.zeros(jobs)
+
+    def add(self, messages: Array, group: slice, places: Array) -> None:
+        """Add the messages [n, slots, J, P'] of a group of clients; all other columns than `places` [P'] are zero."""
+        own, sums = self.weights, np.ascontiguousarray(self.sums[:, :, places])
+        specialize(add_messages, parallel=True)(
+            messages, own.weights[group], self.factors[group], own.steps[group], self.arrived[group],
+            self.dropped, self.total, self.taken, sums,
+        )  # fmt: skip
+        self.sums[:, :, places] = sums
+
+    def aggregates(self, sent: tuple[Vector, ...]) -> Aggregates:
+        """Return the aggregates of all messages."""
+        specialize(divide_sums, parallel=True)(self.total, self.taken, self.sums)
+        taken = self.weights.mean_effective_steps(self.taken, self.total > 0)
+        return Aggregates(by_job(sent, self.sums), taken, self.total / self.weights.total_weight, self.dropped)
 
 
 def fixed_point_sum(messages: Array, factors: Array, bits: int, absent: Array | None = None) -> tuple[Array, Array]:

@@ -85,7 +85,7 @@ class TorchGeometry:
         self._primal = problem.to_primal if psi_in_steps else problem.free_primal
 
     def _call(self, kernel: Any, out: Tensor, *arguments: Tensor | Geometry) -> Tensor:
-        """Call a kernel with tensors as arrays, the last of which is `out`; copy those of other devices."""
+        """Call a kernel with tensors as arrays (`out` last); copy those of other devices."""
         own = out if shares_memory(out) else out.to("cpu", copy=True)
         kernel(*(one if isinstance(one, Geometry) else one.cpu().numpy() for one in arguments), own.numpy())
         return own if own is out else out.copy_(own)

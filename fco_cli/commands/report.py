@@ -51,6 +51,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="add the claims of a YAML file to the ledger (docs/reporting.md)",
     )  # fmt: skip
     parser.add_argument(
+        "--leaderboard-archive", type=Path, metavar="FILE",
+        help="also write the records, tables and data card of the leaderboard as a zip file",
+    )  # fmt: skip
+    parser.add_argument(
         "--x", choices=("rounds", "bytes", "seconds"), default="rounds", help="the x axis of the curves"
     )
     return parser
@@ -68,8 +72,8 @@ def report(options: argparse.Namespace) -> None:
     from fco_cli.files import file_status
     from fco_cli.reporting import collect, make_report
 
-    if options.csv:
-        file_status(options.csv)  # raises for an invalid path before the work starts
+    for path in filter(None, (options.csv, options.leaderboard_archive)):
+        file_status(path)  # raises for an invalid path before the work starts
     studies = _studies(options)
     folders = [folder for source in options.sources if (folder := _folder_of(source))]
     results = collect(folders)
@@ -83,6 +87,8 @@ def report(options: argparse.Namespace) -> None:
     _print_left_out(results.damaged)
     if options.csv:
         _write_csv(results, options.csv)
+    if options.leaderboard_archive:
+        _write_archive(results, made, options.leaderboard_archive)
     if options.claims and (entries := [entry for entry in made.ledger if entry.has_records]):
         _print_ledger(entries)
     _print_summary(results, made)
@@ -119,6 +125,14 @@ def _write_csv(results: Results, path: Path) -> None:
     from fco_cli.reporting import as_csv
 
     write_atomically(path, as_csv(results.table()).encode())
+
+
+def _write_archive(results: Results, made: Report, path: Path) -> None:
+    from fco_cli.studies.leaderboard import leaderboard_problems
+    from fco_cli.studies.leaderboard.archive import write_archive
+
+    records = write_archive(results, leaderboard_problems(results), made.folder, path)
+    print_line(f"archive: {path}: {records} records of the leaderboard, tables and data card")
 
 
 def _print_ledger(ledger: list[Entry]) -> None:

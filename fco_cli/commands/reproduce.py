@@ -1,17 +1,21 @@
 """Run every experiment whose data are available, then write one report (`make reproduce-figures`).
 
-With --leaderboard: compare all methods (`make leaderboard`).
+With --leaderboard: compare all methods (`make leaderboard`). With --algo: a method, such as that of your own file,
+on these problems with their certified optimum.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fco_cli.commands.shell import (
@@ -19,6 +23,7 @@ from fco_cli.commands.shell import (
     exit_with_message,
     handle_version_and_help,
     one_line_errors,
+    print_line,
     register_plugins,
 )
 from fco_cli.errors import UserError
@@ -27,6 +32,9 @@ from fco_cli.simulation.process import SIGNALS
 
 FCO_RUN = [sys.executable, "-m", "fco_cli.commands.run"]
 FIGURES = Path("outputs/figures")
+REPORT = Path("outputs/report")
+TABLE = REPORT / "tables" / "leaderboard.csv"
+OPTIMUM = "optimum"
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # short experiments, run at full scale unless profile=quick
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # default experiments at profile=quick
 
@@ -45,39 +53,98 @@ def main(arguments: list[str] | None = None) -> None:
             raise UserError(f"{problem.filename}: cannot be read or written: {problem.strerror}") from problem
 
 
+@dataclass
+class Outcome:
+    """Experiments that succeeded, those that were skipped or failed, with the reasons, and folders of records."""
+
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    succeeded: set[str] = field(default_factory=set)
+    folders: list[str] = field(default_factory=list)
+
+
 def reproduce(options: argparse.Namespace) -> None:
     """Run the missing experiments, write the report, and print what was skipped or failed and why."""
-    skipped = {} if options.download else _missing_data(options.experiments)
-    failed: dict[str, str] = {}
-    folders: list[str] = []
+    outcome = Outcome({} if options.download else _missing_data(options.experiments))
     for name in options.experiments:
-        if name in skipped:
-            continue
-        profile = "paper" if name in FIXED_SCALE and options.profile != "quick" else options.profile
-        print(f"== {name}, profile {profile}", flush=True)
-        exit_code, final_message = run_experiment(name, profile, options.algo)
-        if exit_code > 2 or exit_code < 0:  # ended by a signal, which applies to all experiments
-            sys.exit(exit_code)
-        if exit_code:
-            failed[name] = final_message.removeprefix("fco-run: ")
-        folder = Path(f"outputs/{name}" if profile == "paper" else f"outputs/{profile}/{name}")
-        if name == "theory":  # has its own figure
-            FIGURES.mkdir(parents=True, exist_ok=True)
-            for path in folder.glob("theory.p*"):
-                shutil.copy(path, FIGURES)
-        if folder.is_dir():
-            folders.append(str(folder))
+        if name not in outcome.skipped:
+            _run(name, options, outcome)
+    folders, failed = outcome.folders, outcome.failed
     if any(Path(folder).name != "theory" for folder in folders):
-        report = [sys.executable, "-m", "fco_cli.commands.report", *folders, "--output", "outputs/report"]
+        report = [sys.executable, "-m", "fco_cli.commands.report", *folders, "--output", str(REPORT)]
         if subprocess.run(report).returncode == 0:
-            shutil.copytree("outputs/report/figures", FIGURES, dirs_exist_ok=True)
+            shutil.copytree(REPORT / "figures", FIGURES, dirs_exist_ok=True)
+            _print_places(options.methods)
         else:
             failed["the report"] = "see above"
-    for name, reason in skipped.items():
+    for name, reason in outcome.skipped.items():
         print(f"skipped {name}: {reason}")
     for name, reason in failed.items():
         print(f"fco-reproduce: failed: {name}: {reason}", file=sys.stderr)
+    if options.methods and not outcome.succeeded and not failed:
+        raise UserError(f"--algo: no experiment was run with {', '.join(options.methods)}; see the reasons above")
     sys.exit(1 if failed else 0)
+
+
+def _run(name: str, options: argparse.Namespace, outcome: Outcome) -> None:
+    """Run one experiment, with every method of --algo in turn: a method that it refuses is skipped."""
+    profile = "paper" if name in FIXED_SCALE and options.profile != "quick" else options.profile
+    left_out = _left_out(name) if options.methods else {}
+    for method in options.methods or [""]:
+        label = f"{name} with {method}" if method else name
+        if method in left_out:
+            outcome.skipped[label] = left_out[method]
+            continue
+        print(f"== {label}, profile {profile}", flush=True)
+        exit_code, final_message = run_experiment(name, profile, [*_algo(name, method), *options.overrides])
+        message = final_message.removeprefix("fco-run: ")
+        if exit_code > 2 or exit_code < 0:  # ended by a signal, which applies to all experiments
+            sys.exit(exit_code)
+        if exit_code == 2 and (method or options.overrides):
+            outcome.skipped[label] = message
+        elif exit_code:
+            outcome.failed[label] = message
+        else:
+            outcome.succeeded.add(name)
+    folder = Path(f"outputs/{name}" if profile == "paper" else f"outputs/{profile}/{name}")
+    if name == "theory":  # has its own figure
+        FIGURES.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob("theory.p*"):
+            shutil.copy(path, FIGURES)
+    if folder.is_dir():
+        outcome.folders.append(str(folder))
+
+
+def _algo(experiment: str, method: str) -> list[str]:
+    """Return the override of the algorithm; a problem of the leaderboard also requires its certified optimum."""
+    if not method:
+        return []
+    needs_optimum = _is_leaderboard(experiment) and method != OPTIMUM
+    return [f"algo={method},{OPTIMUM}" if needs_optimum else f"algo={method}"]
+
+
+def _left_out(experiment: str) -> dict[str, str]:
+    """Return the methods that the grid of an experiment leaves out, with the reason."""
+    from hydra import compose
+
+    from fco_cli.config.compose import initialized_hydra
+
+    with initialized_hydra():
+        config = compose("config", [f"experiment={experiment}"], return_hydra_config=True)
+    reason = "the method does not support this problem (hydra.sweeper.grid_of: null)"
+    return {str(algo): reason for algo, grid in config.hydra.sweeper.grid_of.items() if grid is None}
+
+
+def _print_places(methods: list[str]) -> None:
+    """Print the places of methods on the problems of the leaderboard's table."""
+    if not methods or not TABLE.is_file():
+        return
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if row["algo"] in methods:
+            count = sum(other["problem"] == row["problem"] for other in rows)
+            print_line(f"{row['algo']}: place {row['place']} of {count}, {row['exactness']}: {row['problem']}")
 
 
 def on_demand() -> tuple[str, ...]:
@@ -89,8 +156,6 @@ def on_demand() -> tuple[str, ...]:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    from fco_cli.studies.leaderboard import Leaderboard
-
     known = options_of("experiment")
     parser = Parser(prog="fco-reproduce", description=__doc__)
     parser.add_argument("--version", action="store_true", help="print the version")
@@ -100,26 +165,88 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--profile", choices=options_of("profile"), default="paper")
     parser.add_argument("--leaderboard", action="store_true", help="run the experiments that compare all methods")
-    only = "run only this method, which may be one of FCO_PLUGINS; the report includes all existing records"
-    parser.add_argument("--algo", default="", help=only)
+    parser.add_argument(
+        "--algo", default="", metavar="NAME|FILE.py",
+        help="run only this method, or the methods of a file; problems of the leaderboard are run with their certified "
+        "optimum; the report includes all existing records",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", default="", metavar="FILE.py[:NAME]",
+        help="run with this model: the option of the group `model` that a file defines, or a PyTorch module",
+    )  # fmt: skip
     parser.add_argument("--download", action="store_true", help="download missing data instead of skipping experiments")
     options = parser.parse_args(arguments)
-    if options.algo and options.algo not in options_of("algo"):
-        register_plugins()
-    if options.algo and options.algo not in options_of("algo"):
-        exit_with_message(
-            "fco-reproduce", 2, f"--algo: got {options.algo}, must be one of {', '.join(options_of('algo'))}"
-        )
+    options.methods, options.overrides = _methods_and_overrides(options)
     for name in options.experiments:
         if name not in known:
             exit_with_message("fco-reproduce", 2, f"{name}: no such experiment; the experiments are {', '.join(known)}")
     if options.leaderboard:
-        options.experiments += [name for name in known if name.startswith(Leaderboard.experiments)]
+        options.experiments += [name for name in known if _is_leaderboard(name)]
     if not options.experiments:
         options.experiments = [name for name in known if not name.startswith(on_demand())]
         if options.profile == "quick":
             options.experiments = list(QUICK)
     return options
+
+
+def _is_leaderboard(experiment: str) -> bool:
+    from fco_cli.studies.leaderboard import Leaderboard
+
+    return experiment.startswith(Leaderboard.experiments)
+
+
+def _methods_and_overrides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the methods of --algo, and the overrides that load plug-ins and choose the model."""
+    plugins: list[str] = []
+    methods = _methods(options.algo, plugins) if options.algo else []
+    model = _model(options.model, plugins) if options.model else []
+    listed = ",".join("'" + path.replace("'", r"\'") + "'" for path in dict.fromkeys(plugins))
+    return methods, [*([f"plugins=[{listed}]"] if listed else []), *model]
+
+
+def _methods(given: str, plugins: list[str]) -> list[str]:
+    if given in options_of("algo"):
+        return [given]
+    if _is_file(given):
+        names = _classes_of(given, "algo")
+        if not names:
+            raise UserError(f"--algo: {given} defines no algorithm with a name (CONTRIBUTING.md)")
+        plugins.append(given)
+        return names
+    register_plugins()
+    if given not in options_of("algo"):
+        exit_with_message("fco-reproduce", 2, f"--algo: got {given}, must be one of {', '.join(options_of('algo'))}")
+    return [given]
+
+
+def _model(given: str, plugins: list[str]) -> list[str]:
+    file, _, name = given.partition(":")
+    if name:
+        return ["model=torch", f"model.module={given}"]
+    if not _is_file(file):
+        if file not in options_of("model"):
+            known = ", ".join(options_of("model"))
+            raise UserError(f"--model: got {file}, must be FILE.py, FILE.py:NAME or one of {known}")
+        return [f"model={file}"]
+    names = _classes_of(file, "model")
+    if len(names) != 1:
+        count = f"{len(names)} models" if names else "no model"
+        raise UserError(f"--model: {file} defines {count}; define one ModelChoice, or give FILE.py:NAME of a module")
+    plugins.append(file)
+    return [f"model={names[0]}"]
+
+
+def _is_file(given: str) -> bool:
+    return given.endswith(".py") or os.sep in given
+
+
+def _classes_of(file: str, group: str) -> list[str]:
+    """Load a plug-in; return the names of its classes of a group."""
+    from fco_cli.problem.registry import FAMILIES, load_plugin
+
+    register_plugins([f"plugins=['{file}']"])
+    module = load_plugin(file).module
+    return sorted(name for name, kind in FAMILIES[group].classes() if kind.__module__ == module)
 
 
 def _missing_data(experiments: list[str]) -> dict[str, str]:
@@ -140,9 +267,9 @@ def _missing_data(experiments: list[str]) -> dict[str, str]:
     return missing
 
 
-def run_experiment(name: str, profile: str, algo: str = "") -> tuple[int, str]:
+def run_experiment(name: str, profile: str, more: list[str]) -> tuple[int, str]:
     """Run an experiment and forward its stderr; return its exit code and the last line of stderr."""
-    overrides = [f"experiment={name}", f"profile={profile}", *([f"algo={algo}"] if algo else [])]
+    overrides = [f"experiment={name}", f"profile={profile}", *more]
     line = ""
     with (
         subprocess.Popen(

@@ -22,9 +22,14 @@ from fco_cli.errors import NotConverged, UserError
 from fco_cli.help import help_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from omegaconf import DictConfig
 
     from fco_cli.experiments import Finished
+    from fco_cli.search.record import SearchRecord
+    from fco_cli.search.values import Value
     from hydra_plugins.fco_launcher import JobConfig
 
 
@@ -46,7 +51,7 @@ def main() -> None:
     if handle_version_and_help(_help) or _write_schemas(sys.argv[1:]):
         return
     try:
-        run_hydra("fco-run", run, sweep, expect)
+        run_hydra("fco-run", run, sweep, expect, print_searches)
     finally:
         if settings := sys.modules.get("fco_cli.federation.settings"):
             settings.close_connection()
@@ -77,7 +82,7 @@ def _write_schemas(arguments: list[str]) -> bool:
     return True
 
 
-def run(config: DictConfig) -> float:
+def run(config: DictConfig) -> Value:
     """Run one experiment and print its summary."""
     from fco_cli.experiments import kind_for, plan_of
     from hydra_plugins.fco_launcher import JobConfig
@@ -94,13 +99,14 @@ def run(config: DictConfig) -> float:
     return value
 
 
-def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[float | Exception]:
+def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> list[Value | Exception]:
     """Run a sweep, print its best configurations and return the value or the exception of every job."""
     from fco_cli.commands.tables import best_table
     from fco_cli.experiments import are_stackable, distinct_configs, execute_each, execute_stacks, plan_of
+    from fco_cli.search.values import values_of
 
     if not are_stackable(jobs):
-        values: list[float | Exception] = []
+        values: list[Value | Exception] = []
         all_finished = []
         for finished in execute_each(jobs):
             values.append(_print_and_value(finished))
@@ -114,6 +120,8 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
         print(plan_of(jobs, overrides, **options))
         return [math.nan] * len(jobs)
     all_runs = execute_stacks(jobs, overrides, **options)
+    if any(_is_part_of_search(job) for job in jobs):
+        return values_of(all_runs)
     if table := best_table(all_runs.finished_folders):
         table_console(160).print(table)
         if diverged := all_runs.diverged:
@@ -121,7 +129,24 @@ def sweep(jobs: list[JobConfig], overrides: list[list[str]], **options: Any) -> 
         if not_converged := all_runs.not_converged:
             print_line(f"{not_converged} of {len(all_runs.unique)} runs have not converged (see result.json)")
         print_line(f"next: fco-report {all_runs.runs[0].output_dir}")
-    return all_runs.values()
+    return values_of(all_runs)
+
+
+def _is_part_of_search(job: JobConfig) -> bool:
+    """Return True for a job of a batch; the sweeper prints its results when all batches are done."""
+    return job.shared.search.until is not None
+
+
+def print_searches(records: list[SearchRecord], folder_of: Callable[[list[str]], Path]) -> None:
+    """Print the best settings of every search; `folder_of` returns the record of a run with some overrides."""
+    from fco_cli.commands.tables import search_table
+
+    for record in records:
+        if record.best:
+            table_console(160).print(search_table(record, folder_of))
+            print_line(f"best: {record.folder / 'best.yaml'}")
+        print_line(f"{record.describe()} ({record.folder / 'trials.csv'})")
+    print_line(f"next: fco-report {records[0].folder.parent.parent}")
 
 
 def expect(job: JobConfig, **options: Any) -> None:
@@ -131,7 +156,7 @@ def expect(job: JobConfig, **options: Any) -> None:
     from fco_cli.sweeps import backends
 
     with suppress(Exception):  # errors are reported when all jobs are composed
-        if kind_for(job.shared).is_stackable and not job.shared.dry_run:
+        if kind_for(job.shared).is_stackable and not job.shared.dry_run and not _is_part_of_search(job):
             backends.expect(Run.of(job.config()), backends.Options(**options))
 
 
@@ -161,7 +186,7 @@ def _require_single_run(config: DictConfig) -> None:
     )
 
 
-def _print_and_value(finished: Finished) -> float:
+def _print_and_value(finished: Finished) -> Value:
     """Print the summary of an experiment and return its value."""
     from fco_cli.experiments import GLM, PATH, RUN, TABLE1, THEORY
 
@@ -181,9 +206,14 @@ def _require_converged(all_finished: list[Finished]) -> None:
 
 
 def _print_run(finished: Finished) -> None:
-    from fco_cli.commands.tables import final_table
+    from fco_cli.commands.run_summary import picture, summary_sentences, summary_table
 
-    table_console().print(final_table(finished.result))
+    console, result = table_console(100), finished.result
+    console.print(summary_table(result))
+    for line in picture(finished.folder, result["main_metric"], console.options.ascii_only):
+        print_line(line)
+    for sentence in summary_sentences(result):
+        print_line(sentence)
     print_line(f"record: {finished.folder}")
     print_line(f"next: fco-report {finished.report_folder}")
 

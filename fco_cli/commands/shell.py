@@ -11,6 +11,7 @@ import atexit
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -64,15 +65,20 @@ def register_plugins(overrides: Sequence[str] = ()) -> None:
     register()
 
 
+FOR_HYDRA = re.compile(r"-|[+~]*hydra\b")  # flags of Hydra, and overrides of its own configuration
+
+
 def run_hydra(
     command: str,
     job: Job,
     sweep: Callable[..., list[Any]] | None = None,
     expect: Callable[..., None] | None = None,
+    print_searches: Callable[..., None] | None = None,
 ) -> None:
     """Compose the configuration of the command line and call `job` with it; with -m, call `sweep` with all of them.
 
-    `expect` is called with some of the configurations of a sweep while the others are composed.
+    `expect` is called with some of the configurations of a sweep while the others are composed, `print_searches` with
+    the records of hydra/sweeper=search.
     """
     gc.set_threshold(100_000, 50, 100)  # start-up creates many objects and little garbage
     with one_line_errors(command):
@@ -80,7 +86,12 @@ def run_hydra(
 
         from fco_cli import theory
         from fco_cli.config import register
-        from fco_cli.config.compose import attribute_errors_to_overrides, check_overrides, quote_texts
+        from fco_cli.config.compose import (
+            attribute_errors_to_overrides,
+            check_overrides,
+            initialized_hydra,
+            quote_texts,
+        )
         from fco_cli.plugins import load_plugins
 
         started: list[bool] = []  # not empty once the configuration is composed and the job has started
@@ -97,6 +108,7 @@ def run_hydra(
 
         guarded.sweep = guarded_sweep if sweep else None  # type: ignore[attr-defined]  # called by the fused launcher
         guarded.expect = expect  # type: ignore[attr-defined]  # likewise
+        guarded.print_searches = print_searches  # type: ignore[attr-defined]  # called by the sweeper of searches
         # argparse needs flags first
         sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
         sys.argv[1:] = map(quote_texts, sys.argv[1:])
@@ -107,7 +119,11 @@ def run_hydra(
         theory.register()
         check_overrides(sys.argv[1:])
         with attribute_errors_to_overrides(started, "command line"):
-            hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
+            if any(FOR_HYDRA.match(argument) for argument in sys.argv[1:]):
+                hydra.main(version_base="1.3", config_path="pkg://fco_cli.conf", config_name="config")(guarded)()
+            else:  # one run: hydra.main would compose the configuration twice, the first time to read hydra.mode
+                with initialized_hydra() as application:
+                    application.run("config", guarded, sys.argv[1:])
 
 
 def _refuse_flag(message: str) -> NoReturn:

@@ -1,33 +1,23 @@
-"""Tables printed by the commands: final metrics of a run, best of a sweep, paths, theory and advice."""
+"""Tables printed by the commands: best of a sweep, paths, theory and advice."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from fco_cli.commands.run_summary import OBJECTIVES
 from fco_cli.files import escape_unprintable
-from fco_cli.memory_limit import in_units
 from fco_cli.path.between_clients import warning_of_between_clients
 from fco_cli.theory.advice import Constants
 
-OBJECTIVES = {"examples": "every row has the same weight", "uniform": "every client has the same weight"}
+if TYPE_CHECKING:
+    from fco_cli.search.record import SearchRecord
 
-
-def final_table(result: dict[str, Any]) -> Table:
-    """Return the final metrics of a run, one per row."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    for name, value in (result["final"] | result.get("test", {})).items():
-        text = "not finite" if value is None else in_units(int(value)) if name.startswith("bytes_") else f"{value:.6g}"
-        table.add_row(name.replace("_", " "), text)
-    if (weighting := result.get("weighting")) in OBJECTIVES:
-        table.add_row("weights", f"{OBJECTIVES[weighting]} ({weighting})")
-    table.add_row("time", f"{result['seconds']:.2f} s")
-    return table
+SHOWN = 10  # settings of a search
 
 
 def best_table(folders: list[Path]) -> Table | None:
@@ -63,6 +53,20 @@ def best_table(folders: list[Path]) -> Table | None:
             "† smallest or largest value tried: better ones may lie outside the grid",
             "left",
         )
+    return table
+
+
+def search_table(record: SearchRecord, folder_of: Callable[[list[str]], Path]) -> Table:
+    """Return the best settings of a search, or those on the Pareto front of several metrics."""
+    names = [objective.metric for objective in record.objectives]
+    title = "; ".join(map(str, record.objectives))
+    table = Table(title=f"best by {title}", title_justify="left", box=None, pad_edge=False)
+    for heading in (*names, *(one.key for one in record.space.dimensions), "record"):
+        right = heading != "record"
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    for one in record.best[:SHOWN]:
+        folder = escape_unprintable(str(folder_of(one.overrides[0])))
+        table.add_row(*(f"{value:.6g}" for value in one.values), *map(escape_unprintable, one.point), folder)
     return table
 
 

@@ -19,6 +19,7 @@ from fco_cli.client_rate import relative
 from fco_cli.code_digest import Definition
 from fco_cli.config.identity import Identity, check_code, identity_of
 from fco_cli.config.schemas import Experiment, RunConfig
+from fco_cli.config.search import Search
 from fco_cli.errors import no_such_key, require
 from fco_cli.federation.settings import Federation
 from fco_cli.files import as_yaml
@@ -56,6 +57,7 @@ class Run:
     record_path: bool
     threads: int | None
     experiment: Experiment | None  # the experiment that the run belongs to
+    search: Search  # settings of a search, which do not affect the result
     resolved: dict[str, Any]  # the resolved configuration
 
     execution: ClassVar[Definition] = ("fco_cli.simulation.execute", "execute")  # function that writes the record
@@ -93,7 +95,8 @@ class Run:
             record_path=config.record_path,
             threads=config.threads,
             experiment=experiment,
-            resolved=plain(config, resolve=True),
+            search=typed_group(config, "search"),
+            resolved={key: value for key, value in plain(config, resolve=True).items() if key != "search"},
             **cls._own_settings(config),
         )
         is_folder_name = re.fullmatch(r"[\w-]+", run.task.name) is not None
@@ -112,6 +115,7 @@ class Run:
         if run.task.clients_available is not None:
             run.check_clients(run.task.clients_available)
         run.check_memory()
+        run.search.check_run(run.hparams)
         return run
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -246,9 +250,16 @@ class Run:
         check_code(self)
 
     def check_metrics(self, metrics: Collection[str]) -> None:
-        """Raise UserError if the run's experiment refers to a metric that the run does not compute."""
+        """Raise UserError if the run's experiment or search refers to a metric that the run does not compute."""
         if self.experiment is not None:
             self.experiment.check(metrics)
+        self.search.check_metrics(metrics)
+
+    @property
+    def pause_at(self) -> int | None:
+        """Round, before the last, after which the run pauses with a checkpoint; None: run to the end."""
+        until = self.search.until
+        return None if until is None or until >= self.hparams.last_round else until
 
     @property
     def is_remote(self) -> bool:

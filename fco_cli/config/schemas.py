@@ -19,6 +19,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import all_transforms
+from fco_cli.config.search import Search
 from fco_cli.errors import require
 from fco_cli.federation.settings import all_federations
 from fco_cli.help import add_option, shipped_options
@@ -31,6 +32,7 @@ from fco_cli.simulation.systems import all_aggregations, all_participations, all
 from fco_cli.tasks import all_tasks
 from fco_cli.tracking import all_trackings
 from hydra_plugins.fco_launcher import FusedLauncher, GridSweeper
+from hydra_plugins.fco_launcher.search import SearchSweeper
 
 FILE_NAME = "a file name of letters, digits, _, - and ., not starting with ."
 LARGEST_SCALE = 100
@@ -134,6 +136,7 @@ class RunConfig:
     path: Any = None  # settings of experiment=path, which replaces the run
     glm: Any = None  # settings of experiment=glm, which replaces the run
     table1: Any = None  # settings of experiment=table1, which replaces the run
+    search: Search = field(default_factory=Search)  # settings of hydra/sweeper=search
     profile: Profile = field(default_factory=Profile)
 
 
@@ -143,7 +146,7 @@ def register() -> None:
     The YAML files of conf/ refer to schemas as /schema/... and scale numbers of rounds by ${at_scale:...}.
     """
     OmegaConf.register_new_resolver("at_scale", _at_scale, replace=True)
-    for plugin in (FusedLauncher, GridSweeper):  # Hydra does not find them in an editable install
+    for plugin in (FusedLauncher, GridSweeper, SearchSweeper):  # Hydra does not find them in an editable install
         Plugins.instance().register(plugin)
     store_schema("hparams", lambda: Hparams)
     store_schema("path", lambda: PathSettings)

@@ -29,6 +29,7 @@ from sklearn.utils.validation import (
 from fco_cli.algorithms import all_algorithms
 from fco_cli.algorithms.transforms import NoTransform
 from fco_cli.config import Run
+from fco_cli.config.search import Search
 from fco_cli.errors import UserError, as_python_errors
 from fco_cli.estimators.rows import InMemory, make_task
 from fco_cli.federation.settings import NoFederation
@@ -103,7 +104,8 @@ class FederatedLinear(BaseEstimator):
         return Run(
             task=task, algo=algo, regularizer=psi, mirror=mirror, transform=NoTransform(), hparams=hparams,
             federation=NoFederation(), network=Network(), seed=seed, output_dir=Path(), force=False,
-            record_clients=False, record_path=False, threads=None, experiment=None, resolved={},
+            record_clients=False, record_path=False, threads=None, experiment=None, search=Search(),
+            resolved={},
         )  # fmt: skip
 
     def _task(self, x: Any, y: Array, groups: Any, sample_weight: Any, loss: Loss, outputs: int) -> InMemory:

@@ -24,7 +24,7 @@ class FederatedElasticNetCV(RegressionCV):
     Parameters
     ----------
     l1_ratio : float or list of float, default=0.5
-        Mixing ratio above 0 and at most 1 (the lasso), or several, of which cross-validation selects one.
+        Mixing ratio above 0 and at most 1 (the lasso), or several from which cross-validation selects one.
     n_strengths : int, default=100
         Number of strengths on the path, equally spaced on a logarithmic scale.
     ratio : float, default=0.01

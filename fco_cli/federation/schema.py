@@ -138,7 +138,7 @@ class Fold(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Prepare(Request, kw_only=True):
-    """Request to split the rows for a task into the fits of a run: those of `folds`, of which null holds out nothing.
+    """Request to split the rows for a task into the fits of a run, one per entry of `folds`; null holds out nothing.
 
     `summary`: the rows need a preparation, for which the site sends its own statistics or, if `exact`, names of
     categories only; `summarize` then requests the sums.

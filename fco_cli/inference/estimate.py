@@ -138,7 +138,7 @@ def estimate(
     terms = {} if problem.loss.quadratic or not with_tests else design.terms
     sets = [design.columns, *([null] if len(null) else [])]
     sets += [columns for places in terms.values() if len(columns := design.columns_without(places))]
-    fits = fit_columns(own_sums, design.start, sets, on_round)
+    fits = fit_columns(own_sums, first, design.start, sets, on_round)
     full = fits[0]
     sums = own_sums.at(full.w[0])
     check_maximum(
@@ -216,8 +216,9 @@ def nodewise_penalty(rows: int, features: int) -> float:
 def _estimate_debiased(own_sums: ClientSums, design: Design, on_round: Callable[[], None]) -> Estimates:
     """Return the lasso plus one Newton step with an approximate inverse Hessian (van de Geer et al., 2014)."""
     problem = own_sums.problem
-    null = float(own_sums.quadratic(design.start).value[0])
-    (fit,) = fit_columns(own_sums, design.start, [design.columns], on_round)
+    first = own_sums.quadratic(design.start)
+    null = float(first.value[0])
+    (fit,) = fit_columns(own_sums, first, design.start, [design.columns], on_round)
     if not (fit.converged[0] or fit.solutions.residuals[0] < NEGLIGIBLE):
         raise UserError("glm: the lasso has not converged; rescale the columns or raise regularizer.strength")
     w = fit.w[0]

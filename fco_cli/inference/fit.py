@@ -6,6 +6,7 @@ The full model, the null model and the models without one term advance together:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from fco_cli.path.second_order import Fit, advance
 from fco_cli.problem.curvature import Quadratic
 from fco_cli.problem.layout import Array
 from fco_cli.problem.problem import Problem
+from fco_cli.simulation.evaluate import residual_threshold
 
 TOLERANCE = 1e-12  # on the relative KKT residual
 FIXED_POINT = 2.0**12  # the same with fixed-point sums, in units of their last bit
@@ -26,10 +28,15 @@ SEPARATED = 1e-7  # curvature along a direction, relative to that at the start, 
 class RestrictedFit(Fit):
     """Fit of some columns; all other weights keep their initial values. Every round has a Hessian."""
 
-    def __init__(self, problem: Problem, start: Array, columns: Array, tolerance: float = TOLERANCE):
+    def __init__(self, problem: Problem, start: Array, columns: Array, tolerance: float, slope_at_start: float):
         super().__init__(problem, problem.regularizer.numbers, start[None], columns, tolerance)
         self.is_estimated = np.isin(np.arange(problem.layout.size), columns)
+        self.slope_at_start = slope_at_start
         self.can_be_narrow = False  # the sums contain complete gradients
+
+    @cached_property
+    def threshold(self) -> Array:
+        return residual_threshold(self.problem, self.numbers, self.tolerance, self.slope_at_start)
 
     def receive(self, answer: Quadratic, round_number: int) -> None:
         super().receive(answer._replace(gradient=answer.gradient * self.is_estimated), round_number)
@@ -40,12 +47,13 @@ class RestrictedFit(Fit):
 
 
 def fit_columns(
-    sums: ClientSums, start: Array, columns: Sequence[Array], on_round: Callable[[], None]
+    sums: ClientSums, first: Quadratic, start: Array, columns: Sequence[Array], on_round: Callable[[], None]
 ) -> list[RestrictedFit]:
-    """Return a fit for every set of columns; all begin at `start` [P], with 0 in the columns that are left out."""
+    """Return a fit for every set of columns; all begin at `start` [P], where the sums are `first`."""
     bits = sums.options.bits
     tolerance = TOLERANCE if bits is None else max(TOLERANCE, FIXED_POINT * 2.0**-bits)
-    fits = [RestrictedFit(sums.problem, start, own, tolerance) for own in columns]
+    slope = float(np.linalg.norm(first.gradient))
+    fits = [RestrictedFit(sums.problem, start, own, tolerance, slope) for own in columns]
     advance(fits, on_round, MAX_ROUNDS, sums.evaluate, 0)
     return fits
 

@@ -1,4 +1,4 @@
-"""Meta-analysis of the clients' own estimates, beside the federated fit.
+"""Meta-analysis of the clients' separate estimates, for comparison with the federated fit.
 
 Every client fits the model to its own rows, if they determine it. The estimates of a coefficient are pooled by inverse
 variances (fixed effect) and with a variance tau^2 between clients (random effects), by DerSimonian and Laird (1986) and

@@ -1,6 +1,6 @@
 """Performance of a fitted model on the rows of its fit, over all rows and by client.
 
-performance.csv   metrics of all clients and of every client; not of a Cox model, which has files of its own
+performance.csv   metrics of all clients and of every client; a Cox model has other files
 predictions.csv   logistic loss only: histograms of the predictions of every client
 
 Rows at sites are not predicted: sites answer sums over held-out rows (experiment=path), not over the rows of a fit.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -121,7 +122,7 @@ def check_method(run: GlmRun) -> None:
 
 
 def _check_hessians(problem: Problem) -> None:
-    """Raise UserError if a site sends no Hessian of so many parameters."""
+    """Raise UserError if a site refuses Hessians of that many parameters."""
     size = problem.layout.size
     if isinstance(problem.data, RemoteRows) and (reason := problem.data.why_no_hessian(size)):
         raise UserError(f"experiment: got glm, which needs Hessians, but {reason}; drop columns at the sites")
@@ -223,9 +224,10 @@ def _result(
 
 
 def _plot_units(problem: Problem, names: list[str]) -> dict[str, float]:
-    """Return the units of the plot of coefficients: standard deviations of numbers other than zeros and ones.
+    """Return the units of the plot of coefficients: standard deviations of numbers other than codes of two categories.
 
     Zeros and ones have the variance mean (1 - mean), at least half of it if up to half of them are filled by the mean.
+    Other neighboring whole numbers, such as 1 and 2, are known by their variance if no value is missing.
     """
     description = problem.description
     preparation = description.preparation if isinstance(description, LinearModel) else None
@@ -234,7 +236,9 @@ def _plot_units(problem: Problem, names: list[str]) -> dict[str, float]:
     units = {}
     for name, mean, scale in zip(preparation.features, preparation.mean, preparation.scale, strict=True):
         largest = mean * (1 - mean)
+        share = mean % 1
         is_indicator = largest / 2 <= scale**2 <= largest * (1 + 1e-9)
+        is_indicator |= math.isclose(scale**2, share - share**2, rel_tol=1e-9)
         if name in names and name in preparation.columns and not is_indicator:
             units[name] = float(scale)
     return units

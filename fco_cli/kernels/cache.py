@@ -4,6 +4,8 @@ A file name contains the digest of the kernel and all its parts (`Kernel.identit
 name, and editing unrelated code invalidates nothing. Files are pickles, and loading a pickle executes code: a folder
 that another user could write to is rejected, and kernels are then compiled for this process only. Each file ends with a
 checksum; an empty or truncated file, for example after a power failure, is ignored.
+
+A process locks a kernel while it compiles it: others wait for the file, and no two processes compile the same kernel.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 SHA256_BYTES = 32
 SUFFIX = ".kernel"
 DAYS_KEPT = 30  # since the last use
+MAX_WAIT = 120.0  # seconds for a kernel that another process compiles; it may have been stopped
+POLL_SECONDS = 0.02
 COMPILER = ("compiled.py", "library.py", "vector.py", "cache.py")  # modules that compile kernels
 
 
@@ -65,6 +69,40 @@ def _remove_unused(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > DAYS_KEPT * 86400:
                 path.unlink()
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the content of a file without its checksum; None if it is missing or damaged."""
+    try:
+        content = path.read_bytes()
+        if time.time() - path.stat().st_mtime > 86400:
+            os.utime(path)  # mark as used
+    except OSError:
+        return None
+    body, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
+    return body if hashlib.sha256(body).digest() == checksum else None
+
+
+_locks: dict[Path, Any] = {}  # of the kernels that this process compiles; also of one that did not compile
+
+
+def _lock(path: Path) -> None:
+    """Wait until no other process compiles the kernel, up to `MAX_WAIT` seconds, and lock it."""
+    from filelock import FileLock, Timeout
+
+    if path not in _locks:
+        file_lock = FileLock(path.with_suffix(".lock"))
+        with suppress(OSError, Timeout):  # the folder may be read-only or full
+            file_lock.acquire(timeout=MAX_WAIT, poll_interval=POLL_SECONDS)
+            _locks[path] = file_lock
+
+
+def _unlock(path: Path) -> None:
+    """Unlock a kernel, which is in the cache if it can be: a process that locks it afterwards loads it."""
+    if file_lock := _locks.pop(path, None):
+        with suppress(OSError):
+            path.with_suffix(".lock").unlink(missing_ok=True)
+            file_lock.release()
 
 
 def enable_cache(compiled: Any, folder: Path) -> None:
@@ -108,23 +146,23 @@ class KernelCache(CacheProtocol):
         """
         rtsys.initialize(target)  # memory management of compiled code
         path = self._path(signature, target.codegen())
-        try:
-            content = path.read_bytes()
-            if time.time() - path.stat().st_mtime > 86400:
-                os.utime(path)  # mark as used
-        except OSError:
-            return None
-        body, checksum = content[:-SHA256_BYTES], content[-SHA256_BYTES:]
-        if hashlib.sha256(body).digest() != checksum:
-            return None
-        return CompileResult._rebuild(target, *pickle.loads(body))
+        body = _read(path)
+        if body is None:
+            _lock(path)
+            body = _read(path)  # another process may have compiled it meanwhile
+            if body is not None:
+                _unlock(path)
+        return None if body is None else CompileResult._rebuild(target, *pickle.loads(body))
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Store a compiled function; ignore a full disk or a missing folder."""
-        if compiled.library.has_dynamic_globals:
-            return  # contains addresses of this process
         path = self._path(signature, compiled.codegen)
-        body = dumps(compiled._reduce())
-        with suppress(OSError, UserError):
-            _remove_unused(self.folder)
-            write_atomically(path, body + hashlib.sha256(body).digest(), flush=False)
+        try:
+            if compiled.library.has_dynamic_globals:
+                return  # contains addresses of this process
+            body = dumps(compiled._reduce())
+            with suppress(OSError, UserError):
+                _remove_unused(self.folder)
+                write_atomically(path, body + hashlib.sha256(body).digest(), flush=False)
+        finally:
+            _unlock(path)

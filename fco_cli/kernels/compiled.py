@@ -160,7 +160,7 @@ class Kernel:
             return self.as_python
         from fco_cli.kernels.library import KERNEL
 
-        compiled = self._compile(KERNEL)
+        compiled = self._compile(KERNEL, no_cfunc_wrapper=True)
         if (folder := _cache_folder()) is not None:
             from fco_cli.kernels.cache import enable_cache
 

@@ -1,8 +1,9 @@
 """Code generation of kernels: each is optimized once, as a whole, and shares no symbols with other kernels.
 
 Numba optimizes every function that it compiles, and again every function that inlines it, so that the innermost loop of
-a kernel is optimized about ten times. Functions that are only inlined into kernels, and the functions that Numba
-generates around a parallel loop, are therefore left unoptimized until the whole kernel is optimized.
+a kernel is optimized about ten times; and it generates machine code for each of them. Functions that are only inlined
+into kernels, and the functions that Numba generates around a parallel loop, are therefore left unoptimized and without
+machine code until the whole kernel is optimized.
 
 Numba links shared functions as weak symbols, which the loader resolves to the first definition in the process: an
 unoptimized one in the process that compiles, and that of the first loaded kernel in later processes. A compiled kernel
@@ -12,6 +13,7 @@ kernel has internal linkage, so that a kernel executes the same instructions in 
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from llvmlite import binding
@@ -24,6 +26,8 @@ OLDEST_NUMBA, NEWEST_NUMBA = (0, 63), (0, 68)  # as in pyproject.toml; both ends
 KERNEL = "fco_kernel_"  # prefix of a whole kernel's name
 PART = "fco_part_"  # prefix of a function that is inlined into kernels
 PARALLEL_LOOP = ("__numba_parfor_gufunc", "<numba.np.ufunc.wrappers._GufuncWrapper", "parallelgufuncwrapper")
+ENVIRONMENT = "_ZN08NumbaEnv"  # prefix of the name of a function's environment
+ENVIRONMENTS: list[ctypes.c_void_p] = []  # of parts; they must live as long as the process
 SHARED = (
     binding.Linkage.linkonce_odr,
     binding.Linkage.linkonce_any,
@@ -35,8 +39,28 @@ SHARED = (
 class KernelLibrary(JITCodeLibrary):
     """Code of one function and of everything that it calls."""
 
+    @property
+    def _is_part(self) -> bool:
+        """True if this code is never called by its address, but only linked into kernels."""
+        return self.name.startswith((PART, *PARALLEL_LOOP))
+
+    def _finalize_final_module(self) -> None:
+        """Make the code callable; a part stays in LLVM's intermediate form, and machine code is generated once."""
+        if not self._is_part:
+            super()._finalize_final_module()
+            return
+        self._finalize_dynamic_globals()
+        engine = self._codegen._engine
+        for variable in self._final_module.global_variables:
+            # Numba stores the address of a function's environment here.
+            if variable.name.startswith(ENVIRONMENT) and not engine.is_symbol_defined(variable.name):
+                cell = ctypes.c_void_p()
+                ENVIRONMENTS.append(cell)
+                engine.add_global_mapping(variable, ctypes.addressof(cell))
+        self._finalized = True
+
     def _optimize_final_module(self) -> None:
-        if self.name.startswith((PART, *PARALLEL_LOOP)):
+        if self._is_part:
             return
         if self.name.startswith(KERNEL):
             for function in self._final_module.functions:

@@ -163,7 +163,7 @@ class RemoteRows(ClientData, ABC):
 
     @abstractmethod
     def why_no_hessian(self, parameters: int) -> str | None:
-        """Return the reason for which the clients send no Hessian of so many parameters; None if they do."""
+        """Return the reason why the clients refuse Hessians of that many parameters; None if they send them."""
 
     @abstractmethod
     def curvature(self, questions: Sequence[QuadraticQuestion]) -> list[Any]:
@@ -184,7 +184,7 @@ class RemoteRows(ClientData, ABC):
 
     @abstractmethod
     def why_no_estimates(self, m: int) -> str | None:
-        """Return the reason for which client m does not take part in a fit of its own rows; None if it does."""
+        """Return the reason why client m refuses a fit of its rows alone; None if it accepts."""
 
     @abstractmethod
     def smoothness(self, seed: int, batch_size: int) -> float:
@@ -225,7 +225,7 @@ class FoldAssignment:
 
     @classmethod
     def among(cls, clients: int, folds: int, by: str, classes: bool, seed: int, draw: int = 0) -> FoldAssignment:
-        """Return the assignment for so many clients, whose rows are not known; raise UserError for too many folds."""
+        """Return the assignment for this number of clients with unknown rows; raise UserError for too many folds."""
         if by != "rows":
             require(clients >= 2, "path.by", by, "rows, because there is only one client")
             folds = clients if by == "each_client" else folds

@@ -17,7 +17,7 @@ def can_be_narrow(data: ClientData, model: Model) -> bool:
 
 
 def narrow(data: ClientData, model: Model, columns: Array) -> tuple[ClientData, Linear]:
-    """Return the rows and the model of the weights `columns` (sorted), the last of which is the bias."""
+    """Return the rows and the model of the weights `columns` (sorted, the bias last)."""
     assert isinstance(model, Linear)
     assert columns[-1] == model.features
     features = columns[:-1]

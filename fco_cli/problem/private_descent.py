@@ -73,7 +73,7 @@ def scale_row(scores, j, i, factor):
 def clip_row_gradients(scores, batch, batches, steps):
     """Scale the slopes [J, C, B] such that the gradient of every row has at most the norm |steps[j]| clip_norm.
 
-    A gradient that is not finite is replaced by 0: the contribution of a row is bounded, whatever its values are.
+    A gradient that is not finite is replaced by 0, so that the contribution of every row is bounded.
     """
     for i in range(scores.shape[2]):
         length = model.row_norm(batch, i, batches.widths)

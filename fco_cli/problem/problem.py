@@ -290,13 +290,13 @@ class Problem(TaskData):
         """|grad F(w_0)|."""
         return float(np.linalg.norm(self.at_start.gradient))
 
-    def kkt_scale(self, numbers: Numbers) -> Array:
-        """Return the scale of KKT residuals [J]: lambda if psi has one, else |grad F(w_0)|.
+    def kkt_scale(self, numbers: Numbers, at_start: float | None = None) -> Array:
+        """Return the scale of KKT residuals [J]: lambda if psi has one, else |grad F(w_0)|, or `at_start` if given.
 
         A lambda below the rounding error of that gradient is ignored.
         """
         strength = numbers["strength"] if "strength" in (numbers.dtype.names or ()) else np.zeros(len(numbers))
-        start = self.gradient_at_start if self.gradient_at_start > 0 else 1.0
+        start = (self.gradient_at_start if at_start is None else at_start) or 1.0
         return np.where(strength > np.finfo(float).eps * start, strength, start)
 
     def constraint_violation(self, w: Array, numbers: Numbers) -> Array:

@@ -1,7 +1,7 @@
 """Sums of outer products of gradients, from which robust covariance matrices are made.
 
 Let u_i be the gradient of the contribution of row i to F, and U_m the sum of u_i over the rows of client m. The sums
-are those of u_i u_i' over rows and of U_m U_m' over clients. If every client has a bias of its own, u_i is the
+are those of u_i u_i' over rows and of U_m U_m' over clients. If every client has a separate bias, u_i is the
 efficient score: the part of the gradient that does not depend on that bias.
 
 A site calls `score_products_of` with its own rows, the simulation with the rows of all clients; the contributions of

@@ -20,7 +20,7 @@ from fco_cli.reporting.claims.ledger import NOT_RUN, Claim, Entry, evaluate, hea
 from fco_cli.reporting.figures.drawing import add_title, drawable, line_options, log_scale, new_figure, styled
 from fco_cli.reporting.objects import Figure, Section, Study, Table, load_claims, load_study
 from fco_cli.reporting.page.sections import capitalized, figure_numbers, sentence
-from fco_cli.reporting.page.tables import as_markdown, as_numbers
+from fco_cli.reporting.page.tables import as_latex, as_markdown, as_numbers
 from fco_cli.reporting.records.design import (
     defaults_of,
     design_of,
@@ -60,7 +60,7 @@ __all__ = [
     "DARK_GRAY", "FAINT_GRAY", "GRAY", "NOT_RUN", "OPTIMUM", "PALETTE", "BadRecord", "Cell", "Choice", "Claim",
     "Diverged", "Entry", "Evidence", "Figure", "Finding", "Level", "Needs", "NotRun", "RecordedPath", "RecordedRun",
     "RecordedStudy", "Report", "Results", "Rule", "Section", "Spread", "Study", "Table", "Theorems", "add_title",
-    "algorithm_order", "algorithm_style", "as_csv", "as_markdown", "as_numbers", "capitalized", "choose",
+    "algorithm_order", "algorithm_style", "as_csv", "as_latex", "as_markdown", "as_numbers", "capitalized", "choose",
     "chosen_runs", "collect", "defaults_of", "describe_spread", "design_of", "drawable", "evaluate",
     "figure_numbers", "first_round", "for_figure", "for_markdown", "headline", "in_order", "is_number",
     "is_shipped", "label", "line_options", "load_claims", "load_study", "log_scale", "make_report", "metric_label",

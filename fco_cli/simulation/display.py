@@ -18,7 +18,7 @@ from fco_cli.simulation.problems import Run
 log = logging.getLogger(__name__)
 
 LOG_SECONDS = 5.0  # between log lines
-COMPILING = "compiling the kernels, once on this machine"
+COMPILING = "compiling the kernels, once on this machine: about 10 s on a quiet one"
 
 
 def time_left(seconds: float) -> str:
@@ -38,7 +38,7 @@ class TimeLeft(ProgressColumn):
 
 @contextmanager
 def on_compilation(callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` whenever Numba compiles a kernel, but not when it loads one from its cache."""
+    """Call `callback` before Numba compiles a kernel, but not when it loads one from its cache."""
     from numba.core import event
 
     class Listener(event.Listener):
@@ -68,7 +68,7 @@ class RunProgress:
         )
         self.is_live = console.is_terminal
         self.listener = ExitStack()
-        self.is_compiling = False
+        self.compiled = 0  # kernels
 
     def __enter__(self) -> RunProgress:
         self.bar.start()
@@ -86,9 +86,14 @@ class RunProgress:
         self.listener.enter_context(on_compilation(self._show_compilation))
 
     def _show_compilation(self) -> None:
-        if not self.is_compiling and self.first is None:
-            self.is_compiling = True
-            self.bar.update(self.task, description=COMPILING) if self.is_live else log.info(COMPILING)
+        if self.first is not None:
+            return
+        if not self.compiled:
+            self.compilation_started = time.monotonic()
+            if not self.is_live:
+                log.info(COMPILING)
+        self.compiled += 1
+        self.bar.update(self.task, description=f"{COMPILING}; kernel {self.compiled}")
 
     def on_round(self, simulation: Simulation) -> None:
         if not simulation.running:
@@ -97,6 +102,8 @@ class RunProgress:
         if self.first is None:
             self.first, self.started, self.last_logged = done, now, now
             self.listener.close()
+            if self.compiled:
+                log.info("compiled %d kernels in %.0f s", self.compiled, now - self.compilation_started)
             if done > 1:
                 log.info("continued from round %d", done - 1)
         value = f"{self.metric} {simulation.running[0].history[self.metric][-1]:.4g}"

@@ -109,14 +109,18 @@ class Simulation:
         """Number of completed rounds."""
         return self.running[0].round if self.running else self.rounds
 
-    def advance(self, seconds: float = 0.0) -> bool:
-        """Simulate one round, or a batch of rounds for up to `seconds`; return False if no rounds are left."""
-        if self.round >= self.rounds:
+    def advance(self, seconds: float = 0.0, last: int | None = None) -> bool:
+        """Simulate one round, or a batch of rounds for up to `seconds`; return False if none are left.
+
+        The simulation ends at round `last`, by default the last of the run.
+        """
+        last = self.rounds if last is None else last
+        if self.round >= last:
             return False
         until = time.monotonic() + seconds
         with np.errstate(all="ignore"):  # divergence is detected and recorded instead
             steps = [self._step(self.round + 1)]
-            while self._can_defer_evaluation(steps) and time.monotonic() < until:
+            while steps[-1].done < last and self._can_defer_evaluation(steps) and time.monotonic() < until:
                 steps.append(self._step(steps[-1].done + 1))
             self._evaluate_pending(steps)
         return True
@@ -257,7 +261,8 @@ class Simulation:
         return self._update_weights[job.round]
 
     def _store_client_models(self, result: Round, cohort: Cohort | None) -> None:
-        if result.messages is not None and cohort is not None:
+        is_touched = isinstance(self.algorithm, FederatedRound) and self.algorithm.sends_touched_columns
+        if cohort is not None and (result.messages is not None or (is_touched and len(cohort.clients))):
             models = self.algorithm.client_models(self.state, result, cohort)
             for j, job in enumerate(self.running):
                 job.clients = models[:, j].copy()

@@ -31,7 +31,8 @@ MAX_SNAPSHOT_BYTES = 2**20  # bytes of all snapshots of a run
 MAX_SNAPSHOTS = 40  # largest number of snapshots
 
 Snapshots = dict[int, Array]  # round -> model [P]
-STALLED = "the residual no longer decreases; use a smaller hparams.client_lr or an exact method (docs/methods.md)"
+MAX_EXTRAPOLATION = 20  # times the rounds of the run
+STALLED = "the residual hardly decreases; use a smaller hparams.client_lr or an exact method (docs/methods.md)"
 FEW_DIGITS = "the clients' sums have too few digits; use task.standardize=true or another method (docs/methods.md)"
 LARGE_GAP = (
     "the KKT residual is small, but the objective may still be far from its minimum, as with features of different "
@@ -181,10 +182,14 @@ def snapshot_rounds(rounds: int, every: int, size: int) -> frozenset[int]:
     return frozenset(evaluated[nearest].tolist())
 
 
-def residual_threshold(problem: Problem, numbers: Numbers, tolerance: float) -> Array:
-    """Return the KKT residual [J] at or below which each job passes the first test."""
-    rounding = ROUNDING * float(np.finfo(problem.dtype).eps) * problem.gradient_at_start
-    return np.maximum(tolerance * problem.kkt_scale(numbers), rounding)
+def residual_threshold(problem: Problem, numbers: Numbers, tolerance: float, at_start: float | None = None) -> Array:
+    """Return the KKT residual [J] at or below which each job passes the first test.
+
+    `at_start` is the norm of the gradient at the start; by default it is computed.
+    """
+    at_start = problem.gradient_at_start if at_start is None else at_start
+    rounding = ROUNDING * float(np.finfo(problem.dtype).eps) * at_start
+    return np.maximum(tolerance * problem.kkt_scale(numbers, at_start), rounding)
 
 
 def is_gap_due(residuals: Sequence[float], threshold: float) -> bool:
@@ -281,13 +286,13 @@ def _slope(rounds: Array, values: Array, share: float) -> float:
 def _more_rounds(rounds: Array, residuals: Array, threshold: float) -> int | None:
     """Return the number of rounds until the residual reaches the threshold, extrapolated from the last half.
 
-    None if the residual does not decrease, or too slowly.
+    None if the residual does not decrease, or needs more than MAX_EXTRAPOLATION times the rounds of the run.
     """
     if len(rounds) < 4 or not (residuals > 0).all():
         return None
     rate = -_slope(rounds, np.log(residuals), 0.5)
     needed = math.log(residuals[-1] / threshold) / rate if rate > 0 else math.inf
-    return int(float(f"{max(needed, 1):.1g}")) if needed < 1000 * rounds[-1] else None
+    return int(float(f"{max(needed, 1):.1g}")) if needed < MAX_EXTRAPOLATION * rounds[-1] else None
 
 
 def _distance(problem: Problem, model: Array, residual: float) -> tuple[float | None, float | None]:

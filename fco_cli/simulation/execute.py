@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 5.0
 WAIT_SECONDS = 0.2
+PAUSED = "paused"  # status of an outcome without a record: the run has a checkpoint at the round `pause_at`
 
 
 @dataclass
@@ -150,7 +151,12 @@ def _execute(waiting: list[tuple[Run, Record]], observer: Observer, stop: Stop, 
     observer.on_start([run for run, _ in waiting], first.hparams.last_round)
     size = max_jobs_per_round(first, problem, memory_mb * 2**20)
     # After a kill the jobs of a stack may have checkpoints of different rounds; jobs of the same round form a stack.
-    for done in sorted({job.round for job in jobs}):
+    pause = first.pause_at
+    is_over = [pause is not None and job.round >= pause for job in jobs]
+    for (run, _), job, over in zip(waiting, jobs, is_over, strict=True):
+        if over:
+            yield _paused(run, job, observer)
+    for done in sorted({job.round for job, over in zip(jobs, is_over, strict=True) if not over}):
         members = [(*pair, job) for pair, job in zip(waiting, jobs, strict=True) if job.round == done]
         for low in range(0, len(members), size):
             # The kernels use all threads; a second pool in BLAS would compete with them.
@@ -207,8 +213,8 @@ def _simulate(
     for run in runs:
         run.check_metrics(jobs[0].history)
     unfinished = dict(enumerate(jobs))
-    watch, saved = Stopwatch(), time.monotonic()
-    while simulation.advance(BATCH_SECONDS):
+    watch, saved, pause = Stopwatch(), time.monotonic(), runs[0].pause_at
+    while simulation.advance(BATCH_SECONDS, pause):
         seconds = watch.lap()
         for job in unfinished.values():
             job.seconds += seconds / len(unfinished)  # a job's share of the stack's time
@@ -216,7 +222,8 @@ def _simulate(
             outcome = _finish(runs[i], records[i], unfinished.pop(i), simulation, smoothness)
             observer.on_outcome(outcome)
             yield outcome
-        if unfinished and (stop.requested or time.monotonic() - saved > CHECKPOINT_SECONDS):
+        is_paused = simulation.round == pause
+        if unfinished and (is_paused or stop.requested or time.monotonic() - saved > CHECKPOINT_SECONDS):
             simulation.snapshot()
             for i, job in unfinished.items():
                 records[i].save_checkpoint(job, code_of(runs[i]))
@@ -224,6 +231,19 @@ def _simulate(
             saved = time.monotonic()
             stop.check()
         observer.on_round(simulation)
+    for i, job in unfinished.items():
+        records[i].note(f"paused at round {job.round}; the same run continues from there")
+        yield _paused(runs[i], job, observer)
+
+
+def _paused(run: Run, job: Job, observer: Observer) -> Outcome:
+    """Return the outcome of a run that has reached the round at which it pauses, with the metrics of that round."""
+    assert run.pause_at is not None
+    row = job.history["round"].index(run.pause_at)
+    final = {name: values[row] for name, values in job.history.items() if name != "round"}
+    outcome = Outcome(run, {"status": PAUSED, "rounds": run.pause_at, "final": finite(final)})
+    observer.on_outcome(outcome)
+    return outcome
 
 
 def _create_simulation(

@@ -14,6 +14,8 @@ import numpy as np
 
 from fco_cli.algorithms import Algorithm, Varying
 from fco_cli.algorithms.arrays import slot_count
+from fco_cli.algorithms.round import FederatedRound
+from fco_cli.algorithms.touched import has_touched_messages
 from fco_cli.client_rate import relative
 from fco_cli.memory_limit import require_memory
 from fco_cli.problem.data import RemoteRows
@@ -48,6 +50,10 @@ class Run(Protocol):
     record_clients: bool
     record_path: bool
     threads: int | None
+
+    @property
+    def pause_at(self) -> int | None:
+        """Round, before the last, after which the run pauses with a checkpoint; None: run to the end."""
 
     @property
     def method(self) -> Algorithm:
@@ -146,8 +152,15 @@ def checked_problem_of(run: Run) -> Problem:
 def bytes_per_job(run: Run, problem: Problem) -> int:
     """Return the bytes that a job adds to its stack: states, temporaries, messages and client memory."""
     size, itemsize, clients = problem.layout.size, problem.dtype.itemsize, problem.data.clients
-    return run.method.peak_vectors(run.hparams.sampled(clients), clients, size) * size * itemsize + bytes_of_job(
-        clients, slot_count(run.method.client_arrays, size), size, itemsize
+    method, sampled = run.method, run.hparams.sampled(clients)
+    if (
+        isinstance(method, FederatedRound)
+        and run.hparams.fraction_bits is None
+        and has_touched_messages(method, problem)
+    ):
+        sampled = 1  # the messages of a group of clients are of bounded size
+    return method.peak_vectors(sampled, clients, size) * size * itemsize + bytes_of_job(
+        clients, slot_count(method.client_arrays, size), size, itemsize
     )
 
 

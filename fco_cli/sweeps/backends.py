@@ -84,7 +84,10 @@ def run_in_processes(stacks: list[Stack], workers: int, memory_mb: int, stop: St
                     results.append(abandon_stack(stack, reason, post))
     finally:
         for worker in pool:
-            kill_process(worker.process)
+            if has_fork_server() and worker.stack is None:
+                _prepared.append(worker)  # for the next stacks of this command, with its data and kernels
+            else:
+                kill_process(worker.process)
 
 
 _Requests = queue.SimpleQueue[tuple[Stack, int] | Run]

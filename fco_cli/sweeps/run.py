@@ -6,10 +6,9 @@ Finished runs are reused, the others run as stacks.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from fco_cli.files import as_yaml, write_atomically
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.simulation.display import COMPILING, TimeLeft, time_left
 from fco_cli.simulation.engine import Simulation
+from fco_cli.simulation.execute import PAUSED
 from fco_cli.simulation.jobs import Job
 from fco_cli.simulation.problems import bytes_per_job, problem_of, setup_of, varying_of
 from fco_cli.simulation.process import Stop
@@ -79,7 +79,7 @@ class Sweep:
                 for part in results:
                     self.outcome.add(part)
                     self._save_hydra_output(part.results)  # now, while others run
-                    on_finished([self.unique[run_id].folder for run_id in part.results])
+                    on_finished(self._finished_among(part.results))
             stop.check()
         for text, count in self.outcome.warnings.values():
             log.warning(text if count == 1 else f"{text} ({count} such warnings)")
@@ -107,7 +107,12 @@ class Sweep:
 
     @property
     def finished_folders(self) -> list[Path]:
-        return [run.folder for run_id, run in self.unique.items() if run_id in self.outcome.results]
+        return self._finished_among(self.outcome.results)
+
+    def _finished_among(self, results: Mapping[str, dict[str, Any]]) -> list[Path]:
+        """Return the records of those results that are complete; a paused run has none."""
+        finished = {run_id for run_id, result in results.items() if result["status"] != PAUSED}
+        return [run.folder for run_id, run in self.unique.items() if run_id in finished]
 
     @property
     def diverged(self) -> int:
@@ -118,16 +123,10 @@ class Sweep:
         verdicts = [result.get("convergence") for result in self.outcome.results.values()]
         return sum(verdict is not None and not verdict["converged"] for verdict in verdicts)
 
-    def values(self) -> list[float | Exception]:
-        """Return the final objective of each job, in order, or the exception if it failed."""
-        results, failure = self.outcome.results, _failure(self.unique, self.outcome)
-        return [_objective(results[run.run_id]) if run.run_id in results else failure for run in self.runs]
-
-
-def _objective(result: dict[str, Any]) -> float:
-    """Return the value to be minimized by an optimizing sweeper: the final objective, infinite for a diverged run."""
-    final = result["final"]["objective"]
-    return math.inf if final is None or result["status"] == "diverged" else final
+    @property
+    def failure(self) -> SweepFailed:
+        """The exception of the runs that failed or were refused."""
+        return _failure(self.unique, self.outcome)
 
 
 def _failure(unique: dict[str, Run], result: StackResult) -> SweepFailed:
@@ -167,11 +166,14 @@ def describe_plan(runs: list[Run], done: int, options: Options) -> str:
         data = problem.data.x.nbytes + problem.data.y.nbytes
         state = min(len(stack.runs) * bytes_per_job(first, problem), options.memory_mb * 2**20)
         largest = max(largest, (data + state) / 2**20)
-        seconds += _seconds(stack.runs)
+        seconds += 0 if first.algo.one_shot else _seconds(stack.runs)
+    solved = sorted({stack.runs[0].algo.name for stack in stacks if stack.runs[0].algo.one_shot})
+    without = f", without {', '.join(solved)}, whose one round is the whole work" if solved else ""
     lines = [
         f"{len(runs)} runs to do ({done} done already) in {len(stacks)} stacks, {workers} at a time",
         f"at most {largest:.0f} MB of data and state per process, {largest * workers:.0f} MB in total",
-        f"about {seconds / workers / 60:.1f} minutes if no run diverges (measured on {PROBE_ROUNDS} rounds per stack)",
+        f"about {seconds / workers / 60:.1f} minutes if no run diverges (measured on {PROBE_ROUNDS} rounds per stack"
+        f"{without})",
     ]
     return "\n".join(lines)
 
@@ -238,7 +240,7 @@ class SweepProgress:
     def _counts(self) -> str:
         shown = {"finished": self.counts["finished"], "running": sum(self.running.values())}
         shown |= {"diverged": self.counts["diverged"]}
-        shown |= {kind: self.counts[kind] for kind in ("failed", "refused") if self.counts[kind]}
+        shown |= {kind: self.counts[kind] for kind in (PAUSED, "failed", "refused") if self.counts[kind]}
         return ", ".join(f"{count} {kind}" for kind, count in shown.items())
 
     def _share_done(self) -> float:

@@ -39,7 +39,7 @@ class Event:
     """Progress message of a stack."""
 
     stack: int
-    kind: str  # round, finished, diverged, failed, or refused (not started because of a user error)
+    kind: str  # round, finished, diverged, paused, failed, or refused (not started because of a user error)
     running: int = 0  # jobs, for `round`
     progress: float = 0.0  # completed share of the rounds, for `round`
     text: str = ""

@@ -14,7 +14,7 @@ import numpy as np
 
 from fco_cli.config.schemas import Table1Settings
 from fco_cli.data.readers.cells import category_name
-from fco_cli.data.statistics import MedianSearch, Moments, Summary
+from fco_cli.data.statistics import EXCHANGES, MEDIAN_BINS, MedianSearch, Moments, Summary
 from fco_cli.errors import UserError
 from fco_cli.federation.coordinator.column_sums import counts_up_to
 from fco_cli.federation.coordinator.remote_rows import SiteRows
@@ -36,7 +36,7 @@ def cohort_of_sites(task: Task, seed: int, settings: Table1Settings) -> Cohort:
 
 
 class DescribedSites(CustomAtSites):
-    """Task at sites of which only the columns are described."""
+    """Task at sites that only describe its columns."""
 
     def cohort(self, seed: int, settings: Table1Settings) -> Cohort:
         """Return the statistics of the training rows: all rows without a column of parts."""
@@ -104,7 +104,7 @@ def _outcome(data: TaskData, rows: SiteRows) -> Moments | dict[str, int]:
 
 
 class QuartileSearch:
-    """Search of quartiles by counts of values at sites, to (largest - smallest) / 2^32."""
+    """Search of quartiles by counts of values at sites, to about 1e-9 of the range of a column."""
 
     def __init__(self, agreement: Agreement, summaries: list[Summary], size: int, counts: Counts) -> None:
         self.agreement, self.summaries, self.size = agreement, summaries, size
@@ -123,10 +123,11 @@ class QuartileSearch:
         own = [one for one in self.summaries if one.client in names] if len(self.summaries) > 1 else self.summaries
         sites = [*self.rows] if len(self.summaries) == 1 else list(names)
         found = []
-        for search in self._searches(own):
+        for first in self._searches(own):
+            search = first
             while not search.finished:
                 search = search.narrowed(self._counts(search.edges, sites))
-            found.append(search.high)
+            found.append(_rounded(search.high, first.high - first.low))
         count = np.sum([one.moments.count[: self.size] for one in own], axis=0)
         quartiles = []
         for k, share in enumerate(QUARTILES):
@@ -150,3 +151,12 @@ class QuartileSearch:
         """Return the numbers of values up to each edge: of every site, or their sum if masked."""
         rows = {name: self.rows[name] for name in sites}
         return counts_up_to({0: edges}, self.agreement, {0: rows})[0]
+
+
+def _rounded(values: Array, ranges: Array) -> Array:
+    """Return the upper ends of finished searches, rounded to decimals that the searches have determined.
+
+    A value with few decimals, such as 0 or 104.25, is then exact.
+    """
+    digits = -np.ceil(np.log10(np.maximum(ranges, np.finfo(float).tiny) / MEDIAN_BINS**EXCHANGES))
+    return np.array([round(float(value), int(own)) for value, own in zip(values, digits, strict=True)])

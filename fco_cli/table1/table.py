@@ -85,7 +85,7 @@ def table_of(cohort: Cohort, settings: Table1Settings) -> Table1:
 
 
 def group_clients(summaries: Sequence[Summary], most: int, least: int) -> list[Group]:
-    """Return the groups: clients by name, of which the smallest share one group if they are many or have few rows."""
+    """Return the groups: clients by name; the smallest share one group if they are many or have few rows."""
     order = sorted(summaries, key=lambda one: (-one.rows, one.client))
     kept = [one for one in order if one.rows >= least]
     kept = kept if len(kept) == len(order) <= most else kept[: most - 1]

@@ -14,6 +14,7 @@ from fco_cli.tracking.base import Sender, Sweep, TrackedRun, Tracking
 
 RUN, SWEEP = "fco.run_id", "fco.sweep_id"  # tags
 MOST_METRICS, MOST_PARAMS, LONGEST = 1000, 100, 500  # MLflow's limits of a batch, and of a parameter's text
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow 3 then opens the list of runs
 FILES = ("config.yaml", "result.json", "metrics.csv", "model.npz")
 
 
@@ -54,7 +55,9 @@ class MlflowSender(Sender):
         location = None
         if settings.uri.startswith("sqlite:///"):  # artifacts beside the database
             location = Path(settings.uri.removeprefix("sqlite:///")).absolute().with_name("mlartifacts").as_uri()
-        self.experiment = found.experiment_id if found else self.client.create_experiment(settings.experiment, location)
+        self.experiment = (
+            found.experiment_id if found else self.client.create_experiment(settings.experiment, location, KIND)
+        )
         self.parent = self._parent()
 
     def _search(self, tag: str, value: str) -> list[Any]:

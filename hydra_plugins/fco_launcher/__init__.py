@@ -67,7 +67,7 @@ class GridSweeper(Sweeper):
         self.params, self.grid_of, self.unknown = params, grid_of, unknown
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        _refuse("hydra.sweeper", self.unknown, GridSweeperConf)
+        refuse_unknown("hydra.sweeper", self.unknown, GridSweeperConf)
         for algo, grid in self.grid_of.items():
             if not isinstance(grid, Mapping | NoneType):
                 raise HydraException(f"hydra.sweeper.grid_of.{algo}: got {grid}, must be key: values, or null")
@@ -76,12 +76,14 @@ class GridSweeper(Sweeper):
             raise HydraException(f"profile: got {config.profile.name}, {reason}; choose another, such as paper")
         self.folder, self.config = Path(str(config.hydra.sweep.dir)), config
         self.seeds: int = config.get("seeds") or 1
+        self.is_dry_run = bool(config.get("dry_run"))
         self.parser = OverridesParser.create(config_loader=hydra_context.config_loader)
         self.start = Plugins.instance().instantiate_launcher(hydra_context, task_function, config).launch
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        with _writable(self.folder):
-            OmegaConf.save(self.config, self.folder / "multirun.yaml")
+        if not self.is_dry_run:
+            with writable(self.folder):
+                OmegaConf.save(self.config, self.folder / "multirun.yaml")
         jobs = self._product(self.params, arguments)
         algos = [next((text for text in job if text.startswith("algo=")), "") for job in jobs]
         own = {algo: self.grid_of[algo[5:]] for algo in dict.fromkeys(algos) if algo[5:] in self.grid_of}
@@ -128,14 +130,14 @@ def _count_values(override: Override) -> int:
     return count
 
 
-def _refuse(group: str, unknown: Mapping[str, Any], schema: type) -> None:
+def refuse_unknown(group: str, unknown: Mapping[str, Any], schema: type) -> None:
     for key in unknown:
         known = ", ".join(field.name for field in fields(schema) if field.name != "_target_")
         raise HydraException(f"{group}.{key}: no such key; allowed: {known}")
 
 
 @contextmanager
-def _writable(folder: Path) -> Iterator[None]:
+def writable(folder: Path) -> Iterator[None]:
     """Create the folder, and report an OSError of the body as an error of output_dir."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -253,13 +255,14 @@ class FusedLauncher(Launcher):
         self.options = {"n_jobs": n_jobs, "memory_mb": memory_mb, "backend": backend, "address": address}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        _refuse("hydra.launcher", self.unknown, FusedLauncherConf)
+        refuse_unknown("hydra.launcher", self.unknown, FusedLauncherConf)
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         setup_globals()
-        with _writable(Path(str(self.config.hydra.sweep.dir))):
-            pass
+        if not self.config.get("dry_run"):
+            with writable(Path(str(self.config.hydra.sweep.dir))):
+                pass
         composer = Composer(self.hydra_context.config_loader, self.config)
         jobs = [list(overrides) for overrides in job_overrides]
         sweep = getattr(self.task_function, "sweep", None)

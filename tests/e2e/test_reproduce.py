@@ -49,8 +49,8 @@ def without_data(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fco-reproduce"])
     started, ends = [], {}
 
-    def run_experiment(name, profile, algo):
-        started.append(f"{name} {algo}".strip())
+    def run_experiment(name, profile, more):
+        started.append(" ".join([name, *more]))
         return ends.get(name, (0, ""))
 
     monkeypatch.setattr(command, "run_experiment", run_experiment)
@@ -98,9 +98,58 @@ def test_the_leaderboard_is_all_of_its_experiments_whose_data_are_here(without_d
 def test_one_method_alone_joins_what_is_there(without_data, capsys):
     started, _ = without_data
     assert end_of("--algo", "zhj", "successors", "successors_digits") == 0
-    assert started == ["successors zhj", "successors_digits zhj"]
+    assert started == ["successors algo=zhj,optimum", "successors_digits algo=zhj,optimum"]
+    assert end_of("--algo", "optimum", "successors", "lasso_i") == 0
+    assert started[2:] == ["successors algo=optimum", "lasso_i algo=optimum"]
     assert end_of("--algo", "jhz", "successors") == 2
     assert "fco-reproduce: --algo: got jhz, must be one of c_fedda, " in capsys.readouterr().err
+
+
+def test_a_method_that_a_problem_does_not_support_is_skipped_with_the_reason(without_data, capsys):
+    started, ends = without_data
+    ends["successors"] = 2, "fco-run: algo: refused"
+    assert end_of("--algo", "scaffnew", "successors", "successors_sampled") == 2
+    assert started == ["successors algo=scaffnew,optimum"]
+    said = capsys.readouterr()
+    assert "skipped successors with scaffnew: algo: refused" in said.out
+    assert "skipped successors_sampled with scaffnew: the method does not support this problem" in said.out
+    assert said.err == "fco-reproduce: --algo: no experiment was run with scaffnew; see the reasons above\n"
+
+
+def test_a_file_of_methods_and_a_model(without_data, tmp_path, capsys):
+    started, _ = without_data
+    (tmp_path / "two_methods.py").write_text(TWO_METHODS)
+    (tmp_path / "empty_plugin.py").write_text(
+        "from fco_cli.problem.mirror_maps import Mirror\n\n\nclass My(Mirror):\n    name = 'my'\n"
+    )
+    assert end_of("--algo", "two_methods.py", "--model", "net.py:Net", "successors") == 0
+    more = "plugins=['two_methods.py'] model=torch model.module=net.py:Net"
+    assert started == [f"successors algo={name},optimum {more}" for name in ("first_of_two", "second_of_two")]
+    assert end_of("--algo", "two_methods.py", "--model", "small_choice", "successors") == 2
+    assert "--model: got small_choice, must be FILE.py, FILE.py:NAME or one of auto, " in capsys.readouterr().err
+    assert end_of("--algo", "two_methods.py", "--model", "two_methods.py", "successors") == 2
+    assert "--model: two_methods.py defines no model; define one ModelChoice" in capsys.readouterr().err
+    assert end_of("--algo", "empty_plugin.py", "successors") == 2
+    assert "--algo: empty_plugin.py defines no algorithm with a name" in capsys.readouterr().err
+    assert end_of("--algo", "absent.py", "successors") == 2
+    assert "plugins: absent.py: no such file" in capsys.readouterr().err
+
+
+TWO_METHODS = """
+from dataclasses import dataclass
+
+from fco_cli.algorithms.fedavg import FedAvg
+
+
+@dataclass(kw_only=True)
+class First(FedAvg):
+    name: str = "first_of_two"
+
+
+@dataclass(kw_only=True)
+class Second(FedAvg):
+    name: str = "second_of_two"
+"""
 
 
 def test_data_that_are_here_are_no_reason_to_skip(without_data, tmp_path, capsys):

@@ -116,7 +116,9 @@ def test_python(example, capsys):
 def test_commands_between_sites(example, here, monkeypatch):
     _, commands = blocks("")
     tables = example / "data" / "heart_disease"
-    roles = Columns(label="num>0", names=NAMES, missing=("?",), drop=("ca",), categorical=CATEGORICAL)
+    roles = Columns(
+        label="num>0", names=NAMES, missing=("?", "trestbps:0"), drop=("ca", "chol"), categorical=CATEGORICAL
+    )
     for name in SITES:
         (example / f"{name}.csv").write_text((tables / f"processed.{name}.data").read_text())
 

@@ -399,7 +399,7 @@ def test_real_sites_with_survival_times(hospitals, simulated, tmp_path):
 
 @pytest.mark.ci
 def test_real_sites(hospitals, simulated, tmp_path):
-    """Three sites as processes, over NVIDIA FLARE: the bytes of the simulation, exact and with masks."""
+    """Three sites as processes, over NVIDIA FLARE: the bytes of the simulation, exact and with masks, and table 1."""
     pytest.importorskip("nvflare")
     data = {name: hospitals("logistic") / f"{name}.npz" for name in NAMES}
     with Loopback(tmp_path / "parties", data) as federation:
@@ -414,3 +414,8 @@ def test_real_sites(hospitals, simulated, tmp_path):
             (made,) = (tmp_path / f"real{len(words)}").rglob("result.json")
             assert_same_bytes(simulated("logistic", *words), made.parent, "covariance.npz", "coefficients.csv")
             assert (made.parent / "meta.csv").exists() == (not words)
+        for name, rows in (("real", where), ("pooled", [f"task.path={hospitals('logistic') / 'pooled.npz'}"])):
+            arguments = ["experiment=table1", "task.loss=logistic", *rows, f"output_dir={tmp_path}/table1/{name}"]
+            subprocess.run([sys.executable, "-m", "fco_cli.commands.run", *arguments], check=True, timeout=300)
+        ours, theirs = (result(made.parent)["lines"] for made in sorted(tmp_path.glob("table1/**/result.json")))
+        assert [line["cells"] for line in ours] == [line["cells"] for line in theirs]

@@ -24,10 +24,14 @@ ROWS = (70, 90, 60)
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory) -> Path:
-    """Three sites with numbers, a binary code and missing values, and the same rows in pooled.npz."""
+    """Three sites with numbers, a binary code, missing values and a column of zeros and decimals, and pooled.npz.
+
+    The quartiles of the last column are 0, or end at the last digit that a table shows.
+    """
     folder, random, parts = tmp_path_factory.mktemp("hospitals"), np.random.default_rng(5), []
     for name, rows in zip(NAMES, ROWS, strict=True):
-        x = random.normal(random.normal(0, 0.3, 3), 1 + random.random(), (rows, 3))
+        x = random.normal(random.normal(0, 0.3, 4), 1 + random.random(), (rows, 4))
+        x[:, 3] = np.where(x[:, 3] > 0.1, 104.25 + np.round(x[:, 3]), 0)
         x[:, 1] = x[:, 1] > 0
         x[random.random(rows) < 0.3, 2] = np.nan
         parts.append((x, (random.random(rows) < 0.4).astype(float), np.full(rows, name)))

@@ -68,6 +68,7 @@ def test_the_worked_example(lung, here):
         in text.replace("\n", " ")
     )
     assert f"{result['rows']} patients" in text
+    assert result["units"].keys() == {"age", "ph.ecog", "wt.loss"}  # sex is 1 or 2
     for name in ("survival", "calibration"):
         assert (record.parent / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -80,10 +81,12 @@ def test_lifelines(lung, tmp_path):
 
     frame = pd.read_csv(lung / "lung.csv")
     frame = frame.fillna(frame.mean(numeric_only=True)).assign(status=lambda table: table["status"] == 2)
-    theirs = lifelines.CoxPHFitter().fit(frame, "time", "status", strata=["region"]).params_
+    accuracy = {"precision": 1e-14, "r_precision": 1e-16}
+    theirs = lifelines.CoxPHFitter().fit(frame, "time", "status", strata=["region"], fit_options=accuracy)
     words = (f"task.path={lung / 'lung.csv'}", "task.client=region", "task.label=time", "task.event=status==2")
-    ours = glm(*words, "task.cox_ties=efron", f"output_dir={tmp_path}").table["estimate"]
-    np.testing.assert_allclose(ours, theirs[ours.index], rtol=1e-5)
+    ours = glm(*words, "task.cox_ties=efron", f"output_dir={tmp_path}").table
+    np.testing.assert_allclose(ours["estimate"], theirs.params_[ours.index], rtol=1e-8)
+    np.testing.assert_allclose(ours["error"], theirs.standard_errors_[ours.index], rtol=1e-8)
 
 
 @pytest.fixture

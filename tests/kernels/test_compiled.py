@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from fco_cli.files import lock
 from fco_cli.kernels.cache import enable_cache, kernel_folder
 from fco_cli.kernels.compiled import Namespace, is_finite, kernel, specialize
 from fco_cli.kernels.library import KERNEL
@@ -190,6 +191,49 @@ def is_finite_in(home, **changes):
 
 def kernel_files(home):
     return {path: path.stat().st_mtime_ns for path in home.rglob("*.kernel")}
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from fco_cli.kernels import cache
+from fco_cli.kernels.compiled import is_finite
+save = cache.KernelCache.save_overload
+def save_slowly(*arguments):
+    print("compiled")
+    time.sleep(0.5)
+    save(*arguments)
+cache.KernelCache.save_overload = save_slowly
+folder, own = Path(sys.argv[1]), Path(sys.argv[1]) / sys.argv[2]
+own.write_text("")
+while len(list(folder.glob("process*"))) < 2:
+    time.sleep(0.01)
+assert is_finite(1.0)
+"""
+
+
+def test_two_processes_compile_a_kernel_once(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SLOW, str(tmp_path), name], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for name in ("process0", "process1")
+    ]
+    assert sorted(process.communicate(timeout=120)[0] for process in processes) == ["", "compiled\n"]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert list((tmp_path / "fco" / "kernels").glob("*.lock")) == []
+
+
+def test_a_stopped_compilation_is_waited_for_a_limited_time(tmp_path, monkeypatch):
+    call_as_new_process(tmp_path)
+    (path,) = kernel_files(tmp_path)
+    path.unlink()
+    monkeypatch.setattr("fco_cli.kernels.cache.MAX_WAIT", 0.1)
+    with lock(path.with_suffix(".lock"), wait=False) as is_locked:
+        assert is_locked
+        call_as_new_process(tmp_path)
+    assert list(kernel_files(tmp_path)) == [path]
 
 
 def test_kernels_run_without_a_writable_home(tmp_path):

@@ -69,6 +69,10 @@ def test_parts_are_optimized_in_their_kernel_only(monkeypatch):
     assert whole.startswith(f"{KERNEL}doubled_twice")
     (part,) = doubled._inlined.overloads.values()
     assert part.library.name.startswith(PART)
+    engine = part.library.codegen._engine
+    (kernel_code,) = compiled.overloads.values()
+    assert engine.is_symbol_defined(kernel_code.fndesc.llvm_func_name)
+    assert not engine.is_symbol_defined(part.fndesc.llvm_func_name)  # no machine code is generated for it
 
 
 @pytest.mark.machine_code

@@ -45,6 +45,7 @@ class Records:
         options: dict[str, Any] | None = None,
         psi: dict[str, Any] | None = None,
         transform: dict[str, Any] | None = None,
+        model: dict[str, Any] | None = None,
         paper: str = "Figure 3",
         twin_of: str = "",
         data: str = "",
@@ -74,6 +75,7 @@ class Records:
             "regularizer": psi or {"name": "l1", "strength": 0.5},
             "mirror": {"name": "euclidean"},
             **({"transform": transform} if transform else {}),
+            **({"model": model} if model else {}),
             "hparams": {"client_lr": client_lr, "server_lr": server_lr, "rounds": 500, "weighting": "uniform"}
             | (hparams or {}),
             "seed": seed,
@@ -83,7 +85,9 @@ class Records:
             },
             "profile": {"name": profile, "scale": scale, "note": ""},
         }  # fmt: skip
-        family = digest(config["task"], config["regularizer"], config["hparams"]["weighting"], data)
+        family = digest(
+            config["task"], config["regularizer"], config["hparams"]["weighting"], data, *([model] if model else [])
+        )
         run_id = digest(family, algo, options, transform, client_lr, server_lr, seed, hparams, experiment, profile)
         folder = self.root / (experiment or "alone") / "lasso" / algo / run_id
         folder.mkdir(parents=True)

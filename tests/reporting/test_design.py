@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fco_cli.reporting.claims.evidence import Needs
 from fco_cli.reporting.claims.ledger import NOT_RUN, as_markdown, headline
 from fco_cli.reporting.records.design import design_of, reason_undecided
@@ -83,12 +85,12 @@ def test_profile_quick_decides_claims_not_about_learning_rates(records):
     assert reason_undecided(quick) == ""
     entries = [entry for entry in Yuan2021().ledger(collect([records.root])) if entry.has_records]
     kinds = {kind: entry for entry in entries for kind in entry.claim.test}
-    assert kinds["reaches"].label == "reproduced (1 of 1, profile quick)"
+    assert kinds["reaches"].label == "preview: holds (1 of 1, profile quick)"
     assert kinds["best_learning_rate"].needs == kinds["rules_agree"].needs == Needs.PROFILE
     judged = [entry for entry in entries if entry.verdict != NOT_RUN]
     assert 0 < len(judged) < len(entries)
     line = headline(entries)
-    assert f" of {len(judged)} claims judged at profile=quick are reproduced" in line
+    assert re.match(rf"preview at profile=quick: \d+ of {len(judged)} claims hold", line)
     assert line.endswith(f"; {len(entries) - len(judged)} need profile=paper")
     assert "lasso, profile=quick" in as_markdown(entries)
 

@@ -303,3 +303,31 @@ def test_the_heat_map_shows_the_best_option_of_each_pair(records):
         records.add(client_lr=0.01, options={"momentum": momentum}, f1=(0, score / 2))
     (axis, _) = sweeps.draw_heat_maps(*study_of(records)).axes
     assert axis.images[0].get_array().tolist() == [[0.8], [0.4]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (-2.1, 2.1, ["0.2", "0.5", "1", "2", "5"]),
+        (-0.03, 0.06, ["0.98", "1", "1.02", "1.05"]),
+        (0, 2e-4, ["1", "1.00005", "1.0001"]),
+        (-1, 300, ["1", "1e+19", "1e+38"]),
+    ],
+)
+def test_ticks_of_ratios(low, high, labels):
+    _, ((axis,),) = drawing.new_figure(1, 1, 1)
+    drawing.ratio_ticks(axis, low, high)
+    shown = [label.get_text() for label in axis.get_xticklabels()]
+    assert shown[: len(labels)] == labels
+    ticks = axis.get_xticks()
+    np.testing.assert_allclose(np.exp(ticks), np.array(shown, float), rtol=1e-6)
+    assert np.diff(ticks).min() >= (high - low) / drawing.MAX_RATIO_TICKS * (1 - 1e-9)
+
+
+def test_lines_that_are_cut_off_have_arrows():
+    _figure, ((axis,),) = drawing.new_figure(1, 1, 1)
+    drawing.mark_cut(axis, 0.5, np.empty(0), "<")
+    assert not axis.get_lines()
+    drawing.mark_cut(axis, 0.5, np.array([1.0, 2]), "<", color="red")
+    (arrows,) = axis.get_lines()
+    assert (arrows.get_marker(), arrows.get_xdata().tolist()) == ("<", [0.5, 0.5])

@@ -153,14 +153,25 @@ def test_clients_without_an_area_are_drawn_with_the_reason(tmp_path):
     assert [text.get_text() for text in axis.texts] == ["no AUC: rows of one class only"]
 
 
-def test_intervals_beyond_the_axis_are_marked(tmp_path):
-    folder = write_path(tmp_path / "record")
-    table = (folder / "clients.csv").read_text().replace("south,9,0.4,0.1,0.8,0.05", "south,9,0.4,0.1,0.3,0.4")
+def test_values_beyond_the_axis_are_marked(tmp_path):
+    folder = write_path(tmp_path / "record", loss="squared")
+    table = (folder / "clients.csv").read_text().replace("south,9,0.4,0.1,0.5", "south,9,0.4,0.1,-4")
     (folder / "clients.csv").write_text(table)
     path = RecordedPath.read(folder)
     (axis,) = {kind: draw for kind, draw, _ in figures_of(path)}["clients"]().axes
     arrows = [line for line in axis.lines if line.get_marker() == "<"]
     assert sum(len(line.get_xdata()) for line in arrows) == 2  # of min and 1se
+
+
+def test_intervals_of_areas_end_between_0_and_1(tmp_path):
+    folder = write_path(tmp_path / "record")
+    table = (folder / "clients.csv").read_text().replace("south,9,0.4,0.1,0.8,0.05", "south,9,0.4,0.1,0.9,0.4")
+    (folder / "clients.csv").write_text(table)
+    path = RecordedPath.read(folder)
+    (axis,) = {kind: draw for kind, draw, _ in figures_of(path)}["clients"]().axes
+    ends = np.concatenate([line.get_segments() for line in axis.collections])[..., 0]
+    assert ends.min() > 0
+    assert 0.99 < ends.max() < 1
 
 
 def test_predictions_have_figures_and_list_every_client(tmp_path):

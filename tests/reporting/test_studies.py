@@ -112,6 +112,14 @@ def test_newest_of_equal_configurations_counts(records):
     assert results.left_out == [(old, f"superseded by a newer run with other data or code: {new.name}")]
 
 
+def test_runs_with_different_models_are_different_studies(records):
+    records.add()
+    records.add(model={"name": "mlp", "hidden": [4]})
+    results = collect([records.root])
+    assert not results.left_out
+    assert [study.variant for study in results.studies] == ["model.hidden=[4], model.name=mlp", "model.name=auto"]
+
+
 def test_other_data_of_the_same_name_form_another_study(records):
     records.add(client_lr=0.001, data="before")
     records.add(client_lr=0.003, data="after")

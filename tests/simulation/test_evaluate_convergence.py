@@ -83,7 +83,7 @@ def test_the_number_of_remaining_rounds(make_problem, regularizer):
     assert -0.02 < verdict.slope < 0
     still = judge(problem, numbers, 1e-6, model, history(np.full(101, 0.1)), None)
     assert still.more_rounds is None
-    assert still.line.startswith("not converged: the residual no longer decreases")
+    assert still.line.startswith("not converged: the residual hardly decreases")
 
 
 @pytest.mark.ci

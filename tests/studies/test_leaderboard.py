@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
 
+from fco_cli.errors import UserError
 from fco_cli.reporting.records.studies import collect
 from fco_cli.reporting.report import make_report
 from fco_cli.studies import all_studies
-from fco_cli.studies.leaderboard import LEADERBOARD
-from fco_cli.studies.leaderboard.figures import (
-    by_heterogeneity,
-    draw_few_rounds,
-    draw_heterogeneity,
-    draw_map,
-    draw_problem,
-)
+from fco_cli.studies.leaderboard import LEADERBOARD, leaderboard_problems
+from fco_cli.studies.leaderboard.archive import write_archive
+from fco_cli.studies.leaderboard.data_card import data_card
+from fco_cli.studies.leaderboard.figures import draw_few_rounds, draw_heterogeneity, draw_map, draw_problem
 from fco_cli.studies.leaderboard.method_results import FLOOR, final_gap, gap_of, rounds_to
-from fco_cli.studies.leaderboard.tables import FEW_ROUNDS, finding, format_cells, problems_of, summary, table
+from fco_cli.studies.leaderboard.numbers import auto_numbers, by_heterogeneity, heterogeneity_numbers, problem_numbers
+from fco_cli.studies.leaderboard.profiles import cost_ratios, draw_profiles, profile, profile_numbers
+from fco_cli.studies.leaderboard.tables import COLUMNS, FEW_ROUNDS, finding, format_cells, problems_of, summary, table
 
 RULE = {"metric": "objective", "mode": "min", "last": 1}
 OPTIMUM = 3.0  # the objective starts at 13
@@ -246,7 +249,7 @@ def test_figure_of_a_problem_has_a_row_per_family_and_a_column_per_cost(records,
         board("zhj", 0.5, 1e-6, client_lr=word, taken=0.1)
     board("mine", 0.5, 0.1)
     figure = draw_problem(single_problem(records))
-    assert len(figure.axes) == 3 * 5
+    assert len(figure.axes) == 3 * 5  # costs without a record have no column
     labels = [[line.get_label() for line in axis.lines if line.get_label()[0] != "_"] for axis in figure.axes[::5]]
     assert labels == [["FedMiD"], ["ZHJ"], ["mine"]]
     assert all(len(axis.lines) == 3 for axis in figure.axes)  # the other families are drawn behind
@@ -309,8 +312,18 @@ def test_page_and_tables(records, board, tmp_path):
     assert page.count("<h2>Leaderboard") == 1
     assert "reached 1e-6: ZHJ (2 rounds)" in page
     assert {path.stem for path in (tmp_path / "report" / "figures").glob("leaderboard*.png")} == {
-        "leaderboard", "leaderboard_support", "leaderboard_auto", "leaderboard_successors",
+        "leaderboard", "leaderboard_profiles", "leaderboard_support", "leaderboard_auto", "leaderboard_successors",
     }  # fmt: skip
+    tables = tmp_path / "report" / "tables"
+    for path in (tmp_path / "report" / "figures").glob("leaderboard*.png"):
+        assert "method" in path.with_suffix(".csv").read_text().splitlines()[0].split(","), path
+    numbers = pd.read_csv(tables / "leaderboard.csv").fillna({"on the edge of its grid": ""})
+    pd.testing.assert_frame_equal(pd.read_parquet(tables / "leaderboard.parquet"), numbers, check_dtype=False)
+    latex = (tables / "leaderboard_successors.tex").read_text()
+    assert r"\caption{The successors}" in latex
+    assert "method & exactness & rounds to 0.01 & rounds to 0.0001 & rounds to 1e-06 & MB to 0.0001" in latex
+    assert r"ZHJ & exact & 1 & 2 & 2 & 4 & 200 & -- & -- & 1e-07 & 2 \\" in latex
+    assert r"FedMiD & 1 & 0 & 0 & 0 &" in (tables / "leaderboard_summary.tex").read_text()
     with (tmp_path / "report" / "tables" / "leaderboard.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["method"], row["rounds to 1e-06"]) for row in rows] == [("ZHJ", "2.0"), ("FedMiD", "inf")]
@@ -323,3 +336,122 @@ def test_without_an_optimum_there_is_no_leaderboard(records, board, tmp_path):
     report = make_report(collect([records.root]), tmp_path / "report", all_studies())
     assert list(report.contents) == ["lasso_i"]
     assert "Leaderboard" not in report.page.read_text()
+
+
+def test_classes_of_exactness_are_those_of_the_best_cell(records, board):
+    """Test with a gap that rests, one that decreases, and a rest that gradients of batches may explain."""
+    with_optimum(board, hparams={"batch_size": 10**6})
+    board("zhj", 1e-3, 1e-7, hparams={"batch_size": 10**6})
+    board("fedmid", 0.5, *[1e-3] * 4, hparams={"batch_size": 10**6})
+    board("feddr", 0.5, 0.1, 0.01, hparams={"batch_size": 10**6})
+    board("fedprox", 0.5, np.nan, diverged=2, hparams={"batch_size": 10**6})
+    with_optimum(board, experiment="successors_batches", hparams={"batch_size": 16})
+    board("zhj", 0.5, *[1e-3] * 4, experiment="successors_batches", hparams={"batch_size": 16})
+    problems = leaderboard_problems(collect([records.root]))
+    found = [(row.problem, row.algo, row.exactness) for row in table(problems).itertuples()]
+    assert sorted(found) == [
+        ("The successors", "feddr", "open"),
+        ("The successors", "fedmid", "biased"),
+        ("The successors", "fedprox", "diverged"),
+        ("The successors", "zhj", "exact"),
+        ("The successors_batches", "zhj", "noisy"),
+    ]
+    assert summary(problems).set_index("method")["exactness"].to_dict() == {
+        "ZHJ": "exact", "FedMiD": "biased", "FedDR": "open", "FedProx": "open"
+    }  # fmt: skip
+    with_optimum(board, experiment="successors_other", hparams={"batch_size": 10**6})
+    board("zhj", 0.5, *[1e-3] * 4, experiment="successors_other", hparams={"batch_size": 10**6})
+    problems = leaderboard_problems(collect([records.root]))
+    assert summary(problems).set_index("method").loc["ZHJ", "exactness"] == "exact on 1 of 2"
+
+
+def test_tuning_effort_is_that_of_the_whole_grid_per_seed(records, board):
+    with_optimum(board, seeds=(0, 1))
+    for seed in (0, 1):
+        for rate in (0.1, 0.2, 0.3):
+            board("zhj", 0.5, 1e-3, 1e-7, client_lr=rate, seed=seed)
+    (row,) = table([single_problem(records)]).to_dict("records")
+    assert row["settings tried"] == 3
+    assert row["rounds spent on tuning"] == 3 * 3
+    assert row["gradients spent on tuning"] == 3 * 300
+
+
+def test_simulated_seconds_are_counted_and_the_card_describes_every_column(records, board):
+    with_optimum(board)
+    board("zhj", 1e-3, 1e-7, simulated_seconds=np.array([0, 0.5, 1.5]))
+    board("pg_extra", 1e-3, 1e-7)
+    problems = [single_problem(records)]
+    rows = table(problems)
+    seconds = rows.set_index("algo")["simulated seconds to 0.0001"]
+    assert seconds["zhj"] == 1.5
+    assert np.isnan(seconds["pg_extra"])
+    assert list(rows.columns) == list(COLUMNS)
+    card = data_card(problems)
+    assert all(f"| {name} |" in card for name in COLUMNS)
+    assert "| The successors | successors | l1 |" in card
+
+
+def test_numbers_of_figures(records, board):
+    with_optimum(board, seeds=(0, 1))
+    for seed, gap in enumerate((1e-3, 3e-3)):
+        board("zhj", gap, 1e-6, client_lr="auto", taken=0.1, seed=seed)
+        board("zhj", 0.5, 0.1, client_lr="0.3/L", taken=0.03, seed=seed)
+    problem = single_problem(records)
+    numbers = problem_numbers(problem)
+    first = numbers[(numbers["x axis"] == "rounds") & (numbers["x"] == 1)].iloc[0]
+    assert [first["gap"], first["gap low"], first["gap high"]] == pytest.approx([2e-3, 1e-3, 3e-3])
+    rates = numbers[numbers["x axis"] == "client rate × L"]
+    np.testing.assert_allclose(rates[["x", "gap"]], [[0.3, 0.1], [1, 1e-6]], rtol=1e-6)
+    assert auto_numbers([problem])["final gap, auto / best"].tolist() == pytest.approx([1])
+    assert heterogeneity_numbers({0.5: problem})["final gap"].tolist() == pytest.approx([1e-6])
+
+
+def test_performance_profiles(records, board):
+    """Test with two problems: ratios 1 and 2 for ZHJ, 3 and 1 for FedDR, 3 and never for FedMiD."""
+    for experiment, gaps in {
+        "successors": {"zhj": [1e-5] * 3, "feddr": [1, 1, 1e-5], "fedmid": [1, 1, 1e-5]},
+        "successors_other": {"zhj": [1, 1e-5, 1e-5], "feddr": [1e-5] * 3, "fedmid": [1] * 3},
+        "successors_never": {"zhj": [1] * 3, "feddr": [1] * 3, "fedmid": [1] * 3},
+    }.items():
+        with_optimum(board, experiment=experiment)
+        for algo, values in gaps.items():
+            board(algo, *values, experiment=experiment)
+    problems = leaderboard_problems(collect([records.root]))
+    ratios = {algo: sorted(values) for algo, values in cost_ratios(problems, "round").items()}
+    assert ratios == {"zhj": [1, 2], "feddr": [1, 3], "fedmid": [3, np.inf]}
+    for algo, expected in {"zhj": ([1, 2], [0.5, 1]), "fedmid": ([1, 3], [0, 0.5])}.items():
+        assert [part.tolist() for part in profile(np.array(ratios[algo]))] == list(expected)
+    numbers = profile_numbers(problems)
+    assert set(numbers["cost"]) == {"rounds", "sent (MB)", "gradients of rows"}
+    figure = draw_profiles(problems, "Profiles")
+    drawn = {line.get_label(): line.get_xydata().tolist() for axis in figure.axes[::3] for line in axis.lines}
+    assert drawn["ZHJ"] == [[1, 0.5], [2, 1], [pytest.approx(3.3), 1]]
+    assert drawn["FedMiD"] == [[1, 0], [3, 0.5], [pytest.approx(3.3), 0.5]]
+
+
+@pytest.mark.usefixtures("quick_figures")
+def test_archive(records, board, tmp_path):
+    """Test that equal records give equal bytes, that the checksums hold, and that a report reads the records."""
+    with_optimum(board)
+    board("zhj", 1e-3, 1e-7)
+    results = collect([records.root])
+    make_report(results, tmp_path / "report", all_studies())
+    problems = leaderboard_problems(results)
+    paths = [tmp_path / "a.zip", tmp_path / "b.zip"]
+    assert [write_archive(results, problems, tmp_path / "report", path) for path in paths] == [2, 2]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    with zipfile.ZipFile(paths[0]) as file:
+        file.extractall(tmp_path / "unpacked")
+    folder = tmp_path / "unpacked" / "leaderboard"
+    sums = [line.split("  ") for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest for digest, name in sums)
+    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert present == {"SHA256SUMS", *(name for _, name in sums)}
+    expected = {"README.md", "CITATION.cff", "LICENSE", "versions.json", "tables/leaderboard.parquet"}
+    assert expected | {"figures/leaderboard_profiles.csv", "tables/leaderboard_summary.tex"} <= present
+    assert "Apache License" in (folder / "LICENSE").read_text()
+    assert yaml.safe_load((folder / "CITATION.cff").read_text())["type"] == "dataset"
+    again = leaderboard_problems(collect([folder / "records"]))
+    pd.testing.assert_frame_equal(table(again), table(problems))
+    with pytest.raises(UserError, match="no records of the leaderboard"):
+        write_archive(results, [], tmp_path, paths[0])

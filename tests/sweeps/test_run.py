@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fco_cli.commands.tables import final_table
 from fco_cli.simulation.display import COMPILING, RunProgress, on_compilation, time_left
 from fco_cli.sweeps.run import SweepProgress
 from fco_cli.sweeps.stacks import Event, Stack
@@ -20,19 +19,6 @@ TIMES = {0.4: "0 s left", 89: "89 s left", 95: "2 min left", 1363: "23 min left"
 @pytest.mark.parametrize("seconds", TIMES)
 def test_time_left(seconds):
     assert time_left(seconds) == TIMES[seconds]
-
-
-def test_the_final_table_has_units():
-    output = io.StringIO()
-    final = {"objective": 1.25, "bytes_up": 41e6, "f1": None}
-    Console(file=output).print(final_table({"final": final, "seconds": 2, "weighting": "examples"}))
-    assert [line.split() for line in output.getvalue().splitlines()] == [
-        ["objective", "1.25"],
-        ["bytes", "up", "41", "MB"],
-        ["f1", "not", "finite"],
-        ["weights", "every", "row", "has", "the", "same", "weight", "(examples)"],
-        ["time", "2.00", "s"],
-    ]
 
 
 def test_compilation_is_noticed_and_loading_is_not():

@@ -93,7 +93,9 @@ def test_mlflow_runs_are_nested_and_complete(tmp_path, make_run):
     assert upload_to(tracking, runs) == 3
     assert upload_to(tracking, runs) == 0
     client = MlflowClient(tracking.uri)
-    experiment = client.get_experiment_by_name("fco").experiment_id
+    found = client.get_experiment_by_name("fco")
+    experiment = found.experiment_id
+    assert found.tags["mlflow.experimentKind"] == "custom_model_development"
     children = client.search_runs([experiment], "tags.`fco.run_id` != ''")
     (parent,) = client.search_runs([experiment], "tags.`mlflow.runName` = 'lasso'")
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}

@@ -194,7 +194,7 @@ class Label:
         return f"{self.column}{self.comparison}{self.value}"
 
     def apply(self, column: Array) -> Array:
-        """Return 1 where the condition holds and 0 elsewhere; without a condition, the column."""
+        """Return 1 where the condition holds and 0 otherwise; without a condition, the column."""
         if not self.comparison:
             return column
         value: str | float | None = self.value if column.dtype.kind == "U" else parse_number(self.value)

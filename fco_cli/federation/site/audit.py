@@ -1,4 +1,4 @@
-"""Audit file of a party: one JSON line for every received or refused message, each chained to the line before.
+"""Audit file of a party: one JSON line for every received or refused message, chained to the previous line.
 
 A line holds the question in full (its head, and its arrays up to `MAX_LISTED` numbers), the size of the answer and
 never a row. It ends with `chain`, the SHA-256 of the previous line's `chain` and of its own text. `audit.head` holds

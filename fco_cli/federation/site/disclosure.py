@@ -318,7 +318,7 @@ class Disclosure:
             self.policy.check_rows(smallest_cross_cell(x), "a cross cell of two columns, in a Hessian,", remedy)
 
     def max_parameters(self, rows: int, x: Array) -> int | None:
-        """Return the largest number of parameters of which Hessians of columns x are sent; None: no limit."""
+        """Return the largest number of parameters of a Hessian of columns x that the site sends; None: no limit."""
         refused = self.policy.messages is not None and "hessian" not in self.policy.messages
         if refused or self.policy.min_noise > 0:
             return 0

@@ -87,7 +87,7 @@ class SiteSurvival:
         return Message("", arrays={f"pairs.{request.fit}": scaled_pairs(pair_sums(y, scores), request.exponent)[None]})
 
     def _tests(self, request: Survival, arrays: Arrays) -> Message:
-        """Return score and information of tests; g is 0 at a site without a table of its own."""
+        """Return score and information of tests; g is 0 at a site without its own table."""
         self._check_tables(request)
         model = self.site_data.fit(request.fit).linear()
         columns = np.array(request.columns)

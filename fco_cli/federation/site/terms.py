@@ -3,7 +3,7 @@
 A term is a product of expressions of the columns, which an analyst chooses. If small cells are hidden, it must not mark
 few rows: neither by equal values of all others, nor by large values of a few. Functions that are not finite everywhere
 have a column as their argument, since a term that is not finite is refused, and the refusal discloses an order of
-values: `log(age - 73)` would test whether somebody is younger than 73.
+values: `log(age - 73)` would reveal that a patient is younger than 73.
 """
 
 from __future__ import annotations

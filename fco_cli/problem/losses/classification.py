@@ -70,6 +70,19 @@ def area_under_curve(scores: Array, positive: Array) -> float:
     return float((rankdata(scores)[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
+def area_interval(area: Array | float, error: Array | float, level: float = 0.95) -> tuple[Array, Array]:
+    """Return the ends of the intervals of areas with their standard errors, symmetric on the scale of logits."""
+    from scipy.special import expit, logit
+    from scipy.stats import norm
+
+    area, error = np.asarray(area, dtype=float), np.asarray(error, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reach = norm.ppf((1 + level) / 2) * error / (area * (1 - area))
+        low, high = expit(logit(area) - reach), expit(logit(area) + reach)
+    is_inside = (area > 0) & (area < 1)
+    return np.where(is_inside, np.minimum(low, area), area), np.where(is_inside, np.maximum(high, area), area)
+
+
 @kernel
 def largest(scores):
     """Return the largest score."""

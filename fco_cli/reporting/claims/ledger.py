@@ -75,9 +75,13 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """Verdict with the number of seeds, as in "mixed (3 of 5)"."""
-        at = "" if self.profile == PAPER else f", profile {self.profile}"
-        return f"{self.verdict} ({self.held} of {self.seeds}{at})" if self.seeds else self.verdict
+        """Verdict with the number of seeds, as in "mixed (3 of 5)"; a preview if the records are of another profile."""
+        if not self.seeds:
+            return self.verdict
+        if self.profile == PAPER:
+            return f"{self.verdict} ({self.held} of {self.seeds})"
+        holds = "holds" if self.held == self.seeds else "does not hold"
+        return f"preview: {holds} ({self.held} of {self.seeds}, profile {self.profile})"
 
 
 def verdict_of(held: int, seeds: int) -> str:
@@ -296,8 +300,12 @@ def headline(entries: list[Entry]) -> str:
     counts = Counter(entry.verdict for entry in entries)
     judged = [entry for entry in entries if entry.verdict != NOT_RUN]
     profiles = {entry.profile for entry in judged or entries if entry.has_records}
-    where = "from these records" if PAPER in profiles or not profiles else f"at profile={','.join(sorted(profiles))}"
-    if judged:
+    is_preview = bool(profiles) and PAPER not in profiles
+    where = f"at profile={','.join(sorted(profiles))}" if is_preview else "from these records"
+    if judged and is_preview:
+        failed = f", {len(judged) - counts[REPRODUCED]} do not" if counts[REPRODUCED] < len(judged) else ""
+        first = f"preview {where}: {counts[REPRODUCED]} of {len(judged)} claims hold{failed}"
+    elif judged:
         failed = ", ".join(f"{counts[one]} {one}" for one in (MIXED, NOT_REPRODUCED) if counts[one])
         first = f"{counts[REPRODUCED]} of {len(judged)} claims judged {where} are reproduced{failed and f' ({failed})'}"
     else:

@@ -26,7 +26,8 @@ CLIENT_GROUPS, FEW_GROUPS, MANY_ROWS = 10, 5, 200  # groups of a client's calibr
 CLASSIFICATION_CAPTIONS = {
     "roc": (
         "ROC curves of the clients with the most rows, {how}, and their areas, from histograms of the predictions in "
-        "512 bins; the table of clients has areas from every row. Clients without a curve are listed with the reason."
+        "512 bins; the table of clients has areas from every row. The curve of all clients also compares rows of "
+        "different clients. Clients without a curve are listed with the reason."
     ),
     "client_calibration": (
         "Calibration of the clients with the most rows, {how}: mean prediction against observed frequency with "
@@ -125,7 +126,7 @@ def draw_client_calibration(recorded: RecordedPredictions) -> Drawing:
         below = axis.inset_axes((0, 0, 1, 0.2), zorder=0)
         draw_histogram(below, predictions, LIGHT_GRAY)
         below.set_axis_off()
-        axis.set(xlim=(0, 1), ylim=(0, 1))
+        axis.set_ylim(0, 1)
         axis.set_title(for_figure(f"{name[:24]}\n{predictions.events} events in {predictions.rows} rows"), fontsize=6)
         axis.set_xticks([0, 0.5, 1])
     figure.supxlabel("predicted", fontsize=8)
@@ -163,8 +164,7 @@ def draw_decision(recorded: RecordedPredictions) -> Drawing:
         axis.axhline(0, color=DARK_GRAY, linewidth=0.6, label="treat none")
         axis.plot(curves["threshold"], curves["treat_all"], "--", color=PALETTE[1], linewidth=0.8, label="treat all")
         axis.plot(curves["threshold"], curves["model"], color=PALETTE[0], linewidth=0.9, label="model")
-        axis.set(xlim=(0, 1), ylim=(-0.25 * top, 1.08 * top))
-        axis.set_xticks([0, 0.5, 1])
+        axis.set_ylim(-0.25 * top, 1.08 * top)
         axis.set_title(for_figure(f"{name[:24]} ({predictions.rows} rows)"), fontsize=6)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", frameon=False, fontsize=6, ncols=3)
     figure.supxlabel("threshold", fontsize=8)
@@ -173,10 +173,13 @@ def draw_decision(recorded: RecordedPredictions) -> Drawing:
 
 
 def _grid(panels: dict[str, Predictions], share_y: bool) -> tuple[Drawing, list[Axes]]:
-    """Return a figure with two columns of panels."""
+    """Return a figure with two columns of panels, whose x axes are from 0 to 1."""
     rows = -(-len(panels) // 2)
     figure, axes = new_figure(0.5 + 1.4 * rows, rows, min(2, len(panels)), sharex=True, sharey=share_y)
     flat = list(axes.ravel())
+    flat[0].set(xlim=(0, 1), xticks=[0, 0.5, 1], xticklabels=["0", "0.5", "1"])
     for axis in flat[len(panels) :]:
         axis.set_axis_off()
+    for axis in flat[: len(panels)][-2:]:
+        axis.tick_params(labelbottom=True)  # also where no panel is below
     return figure, flat

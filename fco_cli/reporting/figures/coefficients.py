@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fco_cli.reporting.coefficients import RATIOS
-from fco_cli.reporting.figures.drawing import new_figure, styled
+from fco_cli.reporting.figures.drawing import mark_cut, new_figure, ratio_ticks, styled
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
 from fco_cli.reporting.style import GRAY, PALETTE
 from fco_cli.reporting.text import for_figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
@@ -56,7 +55,7 @@ def coefficients_figure(result: dict[str, Any]) -> Figure:
     inside = np.abs(estimate) <= reach
     axis.plot(estimate[inside], places[inside], "o", color=PALETTE[0], markersize=3.5)
     for is_cut, end, marker in ((low < -reach, -reach, "<"), (high > reach, reach, ">")):
-        axis.plot(np.full(is_cut.sum(), end), places[is_cut], marker, color=PALETTE[0], markersize=4, clip_on=False)
+        mark_cut(axis, end, places[is_cut], marker, color=PALETTE[0], markersize=4)
     axis.axvline(0, color=GRAY, linewidth=0.7, zorder=0)
     axis.set_xlim(-reach, reach)
     axis.set_ylim(-0.7, len(numbers) - 0.3)
@@ -68,7 +67,7 @@ def coefficients_figure(result: dict[str, Any]) -> Figure:
     if ratio is None:
         axis.set_xlabel(f"coefficient, {100 * result['level']:g} % interval")
     else:
-        _ratio_ticks(axis, reach)
+        ratio_ticks(axis, -reach, reach)
         axis.set_xlabel(f"{ratio}, {100 * result['level']:g} % interval")
     return figure
 
@@ -81,19 +80,6 @@ def _reach(estimate: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
         return 1.0
     typical = max(float(np.median(ends)), float(middle.max(initial=0)) / WIDEST * 1.2)
     return 1.05 * min(float(ends.max()), WIDEST * typical)
-
-
-def _ratio_ticks(axis: Axes, reach: float) -> None:
-    """Label the axis of log ratios by ratios."""
-    steps = (1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 1e3, 1e4)
-    fitting = [step for step in steps if np.log(step) <= reach]
-    chosen: list[float] = []
-    for step in reversed(fitting):
-        if not chosen or np.log(chosen[-1]) - np.log(step) >= reach / 3.5:
-            chosen.append(step)
-    chosen = [step for step in chosen if np.log(step) >= reach / 6]
-    ratios = sorted({1.0, *chosen, *(1 / step for step in chosen)})
-    axis.set_xticks(np.log(ratios), [f"{ratio:.3g}" for ratio in ratios])
 
 
 def model_numbers(path: RecordedPath) -> DataFrame:

@@ -55,6 +55,11 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # embed fonts and keep text searchable
 }
 
+SMALL_STEPS = [step * 10.0**-digits for digits in (5, 4, 3, 2) for step in (1, 2, 5)]
+RATIOS_ABOVE = [*(1 + step for step in SMALL_STEPS), 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, *np.logspace(3, 300, 298)]
+RATIOS_BELOW = [*(1 - step for step in SMALL_STEPS), 0.9, 0.8, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01]
+RATIOS_BELOW += list(np.logspace(-3, -300, 298))
+MAX_RATIO_TICKS = 7  # on the axis at most
 MAX_DRAWN, MIN_DRAWN = 1e100, 1e-100  # limits beyond which the arithmetic of an axis overflows
 
 
@@ -128,6 +133,25 @@ def log_ticks(axis: Axes, side: str) -> None:
     scale.set_major_locator(LogLocator(subs=subdivisions))
     scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     scale.set_minor_formatter(NullFormatter())
+
+
+def mark_cut(axis: Axes, end: float, places: np.ndarray, marker: str, **options: Any) -> None:
+    """Mark lines that are cut off at an end of the axis by arrows at `places`."""
+    if len(places):  # an empty line that is not clipped has an extent, at the corner of the figure
+        axis.plot(np.full(len(places), end), places, marker, clip_on=False, **options)
+
+
+def ratio_ticks(axis: Axes, low: float, high: float) -> None:
+    """Label an axis of logarithms of ratios, from low <= 0 to high >= 0, by ratios; 1 is a tick."""
+    ratios, apart = [1.0], (high - low) / MAX_RATIO_TICKS
+    for end, side in ((high, RATIOS_ABOVE), (-low, [1 / ratio for ratio in RATIOS_BELOW])):
+        last = 0.0
+        for ratio in side:
+            if last + apart <= np.log(ratio) <= end:
+                last = float(np.log(ratio))
+                ratios.append(ratio if side is RATIOS_ABOVE else 1 / ratio)
+    ratios.sort()
+    axis.set_xticks(np.log(ratios), [f"{ratio:.7g}" for ratio in ratios])
 
 
 def drawable(values: np.ndarray) -> np.ndarray:

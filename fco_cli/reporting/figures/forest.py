@@ -12,6 +12,7 @@ from scipy import stats
 from fco_cli.data.format import format_list
 from fco_cli.errors import require
 from fco_cli.reporting.coefficients import RATIOS
+from fco_cli.reporting.figures.drawing import ratio_ticks
 from fco_cli.reporting.style import DARK_GRAY, GRAY, PALETTE
 
 if TYPE_CHECKING:
@@ -103,7 +104,9 @@ def _draw(axis: Axes, name: str, rows: list[Row], reach: float, ratio: str | Non
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=7)
     axis.tick_params(axis="x", labelsize=7)
-    axis.set_xlabel("coefficient" if ratio is None else f"log {ratio}", fontsize=8)
+    axis.set_xlabel(ratio or "coefficient", fontsize=8)
+    if ratio is not None:
+        ratio_ticks(axis, low, high)
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fco_cli.problem.losses.classification import area_interval
 from fco_cli.reporting.figures.classification import (
     CLASSIFICATION_CAPTIONS,
     classification_caption,
@@ -16,7 +17,7 @@ from fco_cli.reporting.figures.classification import (
     draw_histogram,
 )
 from fco_cli.reporting.figures.coefficients import LARGEST, draw_models, model_numbers
-from fco_cli.reporting.figures.drawing import new_figure, styled
+from fco_cli.reporting.figures.drawing import mark_cut, new_figure, styled
 from fco_cli.reporting.records.paths import CHOICES, RecordedPath
 from fco_cli.reporting.style import DARK_GRAY, LIGHT_GRAY, PALETTE
 from fco_cli.reporting.text import for_figure
@@ -44,8 +45,8 @@ CAPTIONS = {
         "intervals: the same rows selected them."
     ),
     "clients": (
-        "{metric} of each client out of fold, with a 95% interval over its rows, and of all clients together. "
-        "Arrows: beyond the axis. {left_out}"
+        "{metric} of each client out of fold, with a 95% interval over its rows where these suffice, and of all "
+        "clients together{mixed}. Arrows: beyond the axis. {left_out}"
     ),
     "calibration": (
         "Calibration out of fold: mean prediction against observed frequency with Wilson's 95% interval, by deciles of "
@@ -68,7 +69,8 @@ def caption_of(path: RecordedPath, kind: str) -> str:
     left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
     value = float(path.values[stability["place"]])
     metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
-    numbers = {"features": LARGEST, "value": value, "bound": stability["bound"]}
+    mixed = ", which also compares rows of different clients" if path.metric == "auc" else ""
+    numbers = {"features": LARGEST, "mixed": mixed, "value": value, "bound": stability["bound"]}
     return CAPTIONS[kind].format(metric=metric, left_out=left_out, **numbers).strip()
 
 
@@ -171,11 +173,11 @@ def draw_clients(path: RecordedPath) -> Drawing:
         color, values = PALETTE[0] if filled else PALETTE[1], own[metric].to_numpy()
         inside = values >= low
         axis.errorbar(
-            values[inside], y[inside], xerr=_reach(own, metric)[inside], fmt="o", markersize=3, linewidth=0.7,
+            values[inside], y[inside], xerr=_reach(own, metric)[:, inside], fmt="o", markersize=3, linewidth=0.7,
             color=color, markerfacecolor=None if filled else "white", label=choice,
         )  # fmt: skip
-        is_cut = values - _reach(own, metric) < low
-        axis.plot(np.full(is_cut.sum(), low), y[is_cut], "<", color=color, markersize=3.5, clip_on=False)
+        is_cut = values - _reach(own, metric)[0] < low
+        mark_cut(axis, low, y[is_cut], "<", color=color, markersize=3.5)
     for name in clients.loc[clients[metric].isna(), "client"]:
         axis.text(0.5, places[name], _without_metric(metric), transform=axis.get_yaxis_transform(), color=DARK_GRAY,
                   fontsize=6, ha="center", va="center")  # fmt: skip
@@ -191,15 +193,20 @@ def draw_clients(path: RecordedPath) -> Drawing:
 
 
 def _reach(lines: DataFrame, metric: str) -> np.ndarray:
-    """Return half the widths of the intervals; 0 without a standard error."""
-    error = f"{metric}_error"
-    return NORMAL * lines[error].fillna(0).to_numpy() if error in lines else np.zeros(len(lines))
+    """Return the distances [2, lines] from the values to the ends of their intervals; 0 without a standard error."""
+    if (name := f"{metric}_error") not in lines:
+        return np.zeros((2, len(lines)))
+    value, error = lines[metric].to_numpy(), lines[name].fillna(0).to_numpy()
+    if metric != "auc":
+        return np.stack([NORMAL * error] * 2)
+    low, high = area_interval(value, error)
+    return np.stack([value - low, high - value])
 
 
 def _client_limit(path: RecordedPath, names: list[str]) -> float:
     """Return the lower limit of the axis of clients; minus infinity if the axis shows all values."""
     metric, own = path.metric, path.clients[path.clients["client"].isin(names)]
-    values = own[metric].to_numpy() - _reach(own, metric)
+    values = own[metric].to_numpy() - _reach(own, metric)[0]
     if metric not in LOWEST or not np.isfinite(values).any():
         return -np.inf
     return max(LOWEST[metric], min(0.5, float(np.nanmin(values)) - 0.02))

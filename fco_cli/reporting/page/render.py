@@ -126,9 +126,10 @@ def _render_table(folder: Path, table: Table) -> Context:
 def _table_file(table: Table, suffix: str) -> str:
     if suffix == "csv":
         return as_csv(as_numbers(table.frame))
+    text = table.frame if table.shown is None else table.shown
     if suffix == "tex":
-        return as_latex(table.frame, table.caption)
-    return f"{for_markdown(table.caption)}\n\n{as_markdown(table.frame)}"
+        return as_latex(text, table.caption)
+    return f"{for_markdown(table.caption)}\n\n{as_markdown(text)}"
 
 
 def _study_context(study: RecordedStudy) -> Context:

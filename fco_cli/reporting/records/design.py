@@ -67,7 +67,9 @@ def reason_undecided(study: RecordedStudy) -> str:
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    parts = {part: config[part] for part in ("task", "regularizer", "mirror", "transform", "hparams", *NETWORK)}
+    parts = {
+        part: config[part] for part in ("task", "model", "regularizer", "mirror", "transform", "hparams", *NETWORK)
+    }
     parts["experiment.select"] = config["experiment"]["select"]
     flat = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
     return {key: value for key, value in flat.items() if not key.endswith("_lr")}
@@ -85,7 +87,7 @@ def design_of(experiment: str, profile: str = PAPER) -> Design:
     for algo in params["algo"].split(","):
         grid = {**params, **(sweeper["grid_of"] or {}).get(algo, {})}
         pairs |= {(algo, *rates) for rates in _rates(experiment, algo, grid)}
-    parts = ("task", "regularizer", "mirror", "transform", "hparams", *NETWORK, "experiment")
+    parts = ("task", "model", "regularizer", "mirror", "transform", "hparams", *NETWORK, "experiment")
     own = {key: OmegaConf.to_container(config[key], resolve=True) for key in parts}
     return Design(frozenset(pairs), frozenset(range(config.seeds or 1)), _settings(own))
 

@@ -88,6 +88,7 @@ class RunConfig(msgspec.Struct):
     hparams: Group
     seed: Seed
     profile: Profile
+    model: Group = {}
     transform: Group = {}
     participation: Group = {}
     time_model: Group = {}
@@ -97,6 +98,7 @@ class RunConfig(msgspec.Struct):
 
 # Groups that older records do not have.
 OLDER: dict[str, Any] = {
+    "model": {"name": "auto"},
     "transform": {"name": "none"},
     "participation": {"name": "uniform"},
     "time_model": {"name": "none"},

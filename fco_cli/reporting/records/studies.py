@@ -196,7 +196,7 @@ def _keep_newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[t
     newest: dict[str, RecordedRun] = {}
     older = []
     parts = (
-        "task", "algo", "regularizer", "mirror", "transform", "hparams", *NETWORK,
+        "task", "algo", "model", "regularizer", "mirror", "transform", "hparams", *NETWORK,
         "seed", "experiment", "profile", "record_clients",
     )  # fmt: skip
     for run in sorted(runs, key=lambda run: (run.finished_at, str(run.folder))):
@@ -322,7 +322,7 @@ def _set_slugs(studies: list[RecordedStudy]) -> None:
 def settings_of(study: RecordedStudy) -> dict[str, Any]:
     """Return the settings of a study under dotted names, without learning rates."""
     config = study.runs[0].config
-    sections = ("task", "regularizer", "mirror", "transform", "hparams", *NETWORK)
+    sections = ("task", "model", "regularizer", "mirror", "transform", "hparams", *NETWORK)
     flat = {f"{part}.{key}": value for part in sections for key, value in config[part].items()}
     return {key: value for key, value in flat.items() if not key.endswith("_lr")}
 

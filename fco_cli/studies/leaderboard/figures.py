@@ -22,64 +22,76 @@ from fco_cli.reporting import (
     for_figure,
     line_options,
     new_figure,
-    settings_of,
     styled,
 )
-from fco_cli.studies.leaderboard.method_results import (
-    FLOOR,
-    LEVELS,
-    MethodResult,
-    cost_of,
-    final_gap,
-    has_stalled,
-    rounds_to,
+from fco_cli.studies.leaderboard.method_results import FLOOR, LEVELS, MethodResult, has_stalled, rounds_to
+from fco_cli.studies.leaderboard.numbers import (
+    CLIENT_RATE,
+    COSTS,
+    Line,
+    auto_numbers,
+    by_heterogeneity,
+    cost_curve,
+    cost_numbers,
+    gap_by_rate,
+    gap_ratio,
+    heterogeneity_numbers,
+    map_numbers,
+    problem_numbers,
+    recorded_costs,
+    round_ratio,
 )
+from fco_cli.studies.leaderboard.profiles import draw_profiles, profile_numbers
 from fco_cli.studies.leaderboard.tables import FEW_ROUNDS, Problem, family_order, method_order, methods_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
+    from pandas import DataFrame
 
 PAGE = 7.0  # inches
 MIDDLE = LEVELS[1]
-COSTS = {
-    "round": "rounds",
-    "megabytes": "sent (MB)",
-    "queries": "queries",
-    "gradients": "gradients of rows",
-    "prox_calls": "prox calls",
-}
 FEW_ROUNDS_COSTS = ("round", "megabytes", "queries")
 BEHIND: dict[str, Any] = {"color": FAINT_GRAY, "linewidth": 0.5, "zorder": 1}
-HETEROGENEITY = "task.heterogeneity"
-Line = tuple[np.ndarray, np.ndarray]
 
 
 def overviews(problems: list[Problem]) -> Iterator[Figure]:
     """Yield the overviews of all problems."""
     heading = f"Rounds to a gap of {MIDDLE:g}; in gray, if it is not reached: the final gap (↓: still decreasing)"
-    yield _overview("leaderboard", heading, partial(draw_map, problems, heading, _rounds_to_middle, _format_gap))
+    draw = partial(draw_map, problems, heading, _rounds_to_middle, _format_gap)
+    yield _overview("leaderboard", heading, draw, map_numbers(problems, _rounds_to_middle))
+    heading = (
+        f"Performance profiles: share of {len(problems)} problems on which a gap of {MIDDLE:g} costs at most so many"
+    )
+    heading += " times the least"
+    yield _overview(
+        "leaderboard_profiles", heading, partial(draw_profiles, problems, heading), profile_numbers(problems)
+    )
     heading = "Rounds until the density or rank stays equal to the optimum's"
-    yield _overview("leaderboard_support", heading, partial(draw_map, problems, heading, _structure_rounds, _never))
+    draw = partial(draw_map, problems, heading, _structure_rounds, _never)
+    yield _overview("leaderboard_support", heading, draw, map_numbers(problems, _structure_rounds))
     heading = "client_lr=auto with default options, relative to the best of the grid; one dot per problem"
-    yield _overview("leaderboard_auto", heading, partial(draw_auto, problems, heading))
+    yield _overview("leaderboard_auto", heading, partial(draw_auto, problems, heading), auto_numbers(problems))
     if few := [problem for problem in problems if problem.study.name.startswith(FEW_ROUNDS)]:
         heading = "Few-round methods: relative gap against rounds, megabytes and answered queries"
-        yield _overview("leaderboard_costs", heading, partial(draw_few_rounds, few, heading))
+        numbers = cost_numbers(few, FEW_ROUNDS_COSTS)
+        yield _overview("leaderboard_costs", heading, partial(draw_few_rounds, few, heading), numbers)
     if len(steps := by_heterogeneity(problems)) > 2:
         heading = "Final gap at the best of each grid against heterogeneity; open markers: still decreasing"
-        yield _overview("leaderboard_heterogeneity", heading, partial(draw_heterogeneity, steps, heading))
+        numbers = heterogeneity_numbers(steps)
+        yield _overview("leaderboard_heterogeneity", heading, partial(draw_heterogeneity, steps, heading), numbers)
 
 
-def _overview(name: str, heading: str, draw: Callable[[], Drawing]) -> Figure:
-    return Figure(name, draw, f"{heading}.", alt=heading, wide=True)
+def _overview(name: str, heading: str, draw: Callable[[], Drawing], numbers: DataFrame) -> Figure:
+    return Figure(name, draw, f"{heading}.", numbers, alt=heading, wide=True)
 
 
 def problem_figure(problem: Problem) -> Figure:
     """Return the figure of one problem."""
     heading = f"{problem.name}: the gap against what it costs, a row per family"
     name = f"leaderboard_{problem.study.slug}"
-    return Figure(name, partial(draw_problem, problem), f"{heading}.", alt=heading, wide=True)
+    draw = partial(draw_problem, problem)
+    return Figure(name, draw, f"{heading}.", problem_numbers(problem), alt=heading, wide=True)
 
 
 def _rounds_to_middle(one: MethodResult) -> np.ndarray:
@@ -98,12 +110,12 @@ def _never(one: MethodResult) -> str:
 def draw_problem(problem: Problem) -> Drawing:
     """Draw a row per family: the gap against each cost, and the final gap against the client rate."""
     shown = [one for one in problem.methods if one.runs]
-    families, costs = _families(shown), _recorded_costs(shown)
+    families, costs = _families(shown), recorded_costs(shown)
     figure, axes = new_figure(
         0.75 + 1.05 * max(len(families), 1), max(len(families), 1), len(costs) + 1, sharey=True, sharex="col"
     )
     figure.set_figwidth(PAGE)
-    lines = {one.algo: [*(_cost_curve(one, cost) for cost in costs), _gap_by_rate(one)] for one in shown}
+    lines = {one.algo: [*(cost_curve(one, cost) for cost in costs), gap_by_rate(one)] for one in shown}
     for row, (family, members) in zip(axes, families.items(), strict=False):
         for column, axis in enumerate(row):
             for one in shown:
@@ -121,19 +133,13 @@ def draw_problem(problem: Problem) -> Drawing:
             axis.grid(alpha=0.25, linewidth=0.4)
         row[0].set_ylabel(for_figure("\n".join(textwrap.wrap(family, 16))), fontsize=7)
         row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=6.5, handlelength=2.6)
-    for axis, label in zip(axes[-1], (*costs.values(), "client rate × L"), strict=True):
+    for axis, label in zip(axes[-1], (*costs.values(), CLIENT_RATE), strict=True):
         axis.set_xlabel(label, fontsize=7)
     more = "; ".join(filter(None, (problem.seeds, "last column: final gap by client rate", problem.study.note)))
     figure.suptitle(
         for_figure(f"{problem.name}: gap to the optimum, relative to the initial gap\n{more}"), x=0.01, ha="left"
     )
     return figure
-
-
-def _recorded_costs(results: list[MethodResult]) -> dict[str, str]:
-    """Return the costs that every run has; records of earlier editions have no queries."""
-    runs = [run for one in results for run in one.runs]
-    return {name: label for name, label in COSTS.items() if all(cost_of(run, name) is not None for run in runs)}
 
 
 @styled
@@ -145,7 +151,7 @@ def draw_few_rounds(problems: list[Problem], title: str) -> Drawing:
     for row, problem in zip(axes, problems, strict=True):
         for axis, cost in zip(row, FEW_ROUNDS_COSTS, strict=True):
             for one in problem.methods:
-                costs, gaps = _cost_curve(one, cost) if one.runs else (np.array([]), np.array([]))
+                costs, gaps = cost_curve(one, cost)
                 is_first_at_floor = np.cumsum(gaps <= FLOOR) <= 1  # the line ends there
                 shown, style = (costs > 0) & is_first_at_floor, line_options(algorithm_style(one.algo))
                 own = {
@@ -171,21 +177,6 @@ def _families(results: list[MethodResult]) -> dict[str, list[MethodResult]]:
     ordered = sorted(results, key=lambda one: method_order(one.algo))
     names = sorted({one.family for one in results}, key=family_order)
     return {name: [one for one in ordered if one.family == name] for name in names}
-
-
-def _cost_curve(one: MethodResult, cost: str) -> Line:
-    """Return the costs and the median gaps over the seeds; empty arrays if the cost was not recorded."""
-    rounds, gaps = one.curves
-    costs = cost_of(one.runs[0], cost)
-    if costs is None or not len(gaps):
-        return np.array([]), np.array([])
-    costs = costs[np.isin(one.runs[0].curves["round"], rounds)]
-    shown = np.ones(len(costs), dtype=bool) if cost == "round" else costs > 0
-    return costs[shown], np.median(gaps, axis=0)[shown]
-
-
-def _gap_by_rate(one: MethodResult) -> Line:
-    return np.array([rate for rate, _ in one.by_rate]), np.array([final_gap(cell) for _, cell in one.by_rate])
 
 
 def _line_style(
@@ -264,7 +255,7 @@ def draw_auto(problems: list[Problem], title: str) -> Drawing:
     for axis, label, ratio in zip(
         axes[0],
         ("final gap, auto / best", f"rounds to {LEVELS[0]:g}, auto / best"),
-        (_gap_ratio, _round_ratio),
+        (gap_ratio, round_ratio),
         strict=True,
     ):
         for i, algo in enumerate(methods):
@@ -286,30 +277,6 @@ def draw_auto(problems: list[Problem], title: str) -> Drawing:
     axes[0, 0].invert_yaxis()
     figure.suptitle(for_figure(f"{title}, bars are medians"), x=0.01, ha="left")
     return figure
-
-
-def _gap_ratio(one: MethodResult) -> float:
-    """Return the final gap of the untuned cell over the best one's; NaN if the best diverged."""
-    assert one.untuned is not None
-    return final_gap(one.untuned) / one.final if np.isfinite(one.final) else np.nan
-
-
-def _round_ratio(one: MethodResult) -> float:
-    """Return the ratio of rounds to the largest level; infinite if only the best reaches it, NaN if it does not."""
-    assert one.untuned is not None
-    best = float(np.median(rounds_to(one.best, LEVELS[0])))
-    return float(np.median(rounds_to(one.untuned, LEVELS[0]))) / max(best, 1) if np.isfinite(best) else np.nan
-
-
-def by_heterogeneity(problems: list[Problem]) -> dict[float, Problem]:
-    """Return the largest set of problems that differ only in heterogeneity, by its value."""
-    groups: dict[str, dict[float, Problem]] = {}
-    for problem in problems:
-        settings = settings_of(problem.study)
-        if (step := settings.pop(HETEROGENEITY, None)) is not None:
-            groups.setdefault(repr(sorted(settings.items())), {})[float(step)] = problem
-    largest = max(groups.values(), key=len, default={})
-    return dict(sorted(largest.items()))
 
 
 @styled

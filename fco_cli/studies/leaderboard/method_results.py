@@ -31,6 +31,8 @@ LEVELS = (1e-2, 1e-4, 1e-6)  # of the gap
 FLOOR = 1e-12  # gaps below this are rounding errors of the optimum
 FOR_GOOD = 1.0  # share of the later rounds in which a reached level must hold
 MIN_DECREASE = 1.1  # factor over the last quarter of the rounds below which a gap counts as stalled
+ALL_ROWS = 1_000_000  # batch size from which gradients are exact, as in conf/base/leaderboard.yaml
+EXACT, BIASED, NOISY, OPEN, DIVERGED = "exact", "biased", "noisy", "open", "diverged"  # classes of exactness
 STRUCTURE = ("rank", "density")  # metrics that psi reduces; the first one recorded is used
 
 
@@ -94,6 +96,28 @@ class MethodResult:
                 return np.nan
             values.append(float(costs[run.curves["round"] == at][0]) if np.isfinite(at) else np.inf)
         return float(np.median(values))
+
+    @cached_property
+    def exactness(self) -> str:
+        """Class of the best cell on this problem.
+
+        exact: every seed reaches the smallest level. Otherwise, biased: the gap no longer decreases; noisy: likewise,
+        with gradients of batches; open: it still decreases; diverged: no cell of the grid has a result.
+        """
+        if not np.isfinite(self.final):
+            return DIVERGED
+        if np.isfinite(rounds_to(self.best, LEVELS[-1])).all():
+            return EXACT
+        if not has_stalled(self.best):
+            return OPEN
+        return BIASED if has_exact_gradients(self.study) else NOISY
+
+    def spent(self, name: str) -> float:
+        """Return the cost of all runs of the grid per seed; NaN if a run did not record it."""
+        runs = [run for cell in self.choice.cells for run in cell.runs]
+        costs = [cost_of(run, name) for run in runs]
+        ends = [np.nan if cost is None else float(cost[-1]) for cost in costs]
+        return float(np.sum(ends)) / len({run.seed for run in runs})
 
     @cached_property
     def curves(self) -> tuple[np.ndarray, np.ndarray]:
@@ -185,6 +209,12 @@ def has_stalled(cell: Cell) -> bool:
         return False
     ratios = [gap[-1 - len(gap) // 4] / gap[-1] if gap[-1] > FLOOR else np.inf for gap in gaps]
     return bool(np.median(ratios) < MIN_DECREASE)
+
+
+def has_exact_gradients(study: RecordedStudy) -> bool:
+    """Return True if every gradient of the problem is that of all rows of a client."""
+    sizes = [run.config["hparams"].get("batch_size") for run in study.runs]
+    return all(is_number(size) and size >= ALL_ROWS for size in sizes)
 
 
 def rank_methods(study: RecordedStudy) -> list[MethodResult]:

@@ -16,9 +16,13 @@ from fco_cli.reporting import (
     describe_spread,
 )
 from fco_cli.studies.leaderboard.method_results import (
+    BIASED,
+    EXACT,
     LEVELS,
+    OPEN,
     MethodResult,
     final_gap,
+    has_exact_gradients,
     has_stalled,
     rank_methods,
     rounds_to,
@@ -38,7 +42,55 @@ FAMILIES = (
 )  # in the order of tables and figures
 OTHERS = "others"
 FEW_ROUNDS = "few_rounds"  # prefix of the experiments that compare few-round methods
-COSTS = {"megabytes": "MB", "queries": "queries", "gradients": "gradients", "prox_calls": "prox calls"}
+COSTS = {
+    "megabytes": "MB",
+    "gradients": "gradients",
+    "simulated_seconds": "simulated seconds",
+    "queries": "queries",
+    "prox_calls": "prox calls",
+}
+COLUMNS = {  # of the table of all numbers, with their meaning
+    "problem": "title of the problem, with its settings",
+    "method": "label of the method",
+    "algo": "name of the method, as in algo=NAME",
+    "place": "rank on the problem: by the rounds to the smallest level, then by the final gap",
+    "exactness": (
+        "exact: the gap stays below the smallest level on every seed; biased: it no longer decreases above that level; "
+        "noisy: likewise, with gradients of batches; open: it still decreases; diverged: every setting diverged"
+    ),
+    **{
+        f"rounds to {level:g}": "first evaluated round from which the gap stays below the level; inf: never"
+        for level in LEVELS
+    },
+    **{
+        f"{unit} to {LEVELS[1]:g}": f"{meaning} until that round; inf: never; empty: not recorded"
+        for unit, meaning in {
+            "MB": "megabytes sent by all clients and the server",
+            "gradients": "gradients of single rows, of all clients,",
+            "simulated seconds": "seconds of the time model, not recorded for serverless methods,",
+            "queries": "requests about a client's rows that the client answers,",
+            "prox calls": "evaluations of the proximal operator, of all clients and the server,",
+        }.items()
+    },
+    "gap at the end": "gap after the last round, median over the seeds; inf: diverged",
+    "rests": "True: the gap decreased by less than a tenth in the last quarter of the rounds",
+    "gap with auto": "gap after the last round with client_lr=auto and the defaults of the method",
+    f"rounds to {LEVELS[0]:g} with auto": "rounds to the largest level with client_lr=auto and the defaults",
+    "slope against client_lr": "slope of the gaps that rest against the client rate, both logarithmic",
+    "optimum's density or rank from": "round from which the density, or the rank, stays that of the optimum",
+    "chosen": "the best setting: (client rate, server rate) and options",
+    "on the edge of its grid": "numbers of the best setting beyond which none was tried",
+    "settings tried": "tuning effort: settings in the grid of the method",
+    "rounds spent on tuning": "tuning effort: rounds of all settings, per seed",
+    "gradients spent on tuning": "tuning effort: gradients of all settings, per seed",
+    "diverged": "settings that diverged, of all settings",
+    "seeds": "number of seeds",
+}
+PAPER_COLUMNS = (  # of the LaTeX table of a problem
+    "method", "exactness", *(f"rounds to {level:g}" for level in LEVELS),
+    *(f"{unit} to {LEVELS[1]:g}" for name, unit in COSTS.items() if name != "prox_calls"),
+    "gap at the end", "settings tried",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,6 +147,7 @@ def table(problems: list[Problem]) -> DataFrame:
         for place, one in enumerate(problem.methods, start=1):
             untuned = one.untuned
             row: dict[str, object] = {"problem": problem.name, "method": one.label, "algo": one.algo, "place": place}
+            row["exactness"] = one.exactness
             for level in LEVELS:
                 row[f"rounds to {level:g}"] = Spread.of(rounds_to(one.best, level))
             for name, unit in COSTS.items():
@@ -109,6 +162,9 @@ def table(problems: list[Problem]) -> DataFrame:
             row["optimum's density or rank from"] = Spread.of(one.structure_rounds)
             row["chosen"] = one.best.rates
             row["on the edge of its grid"] = ", ".join(one.edges)
+            row["settings tried"] = len(one.choice.cells)
+            row["rounds spent on tuning"] = one.spent("round")
+            row["gradients spent on tuning"] = one.spent("gradients")
             row["diverged"] = f"{one.choice.diverged} of {len(one.choice.cells)}"
             row["seeds"] = len(one.best.runs)
             rows.append(row)
@@ -126,15 +182,26 @@ def summary(problems: list[Problem]) -> DataFrame:
         for level in LEVELS:
             row[f"reaches {level:g}"] = sum(bool(np.isfinite(np.median(rounds_to(one.best, level)))) for _, one in mine)
         row["rests"] = sum(has_stalled(one.best) for _, one in mine)
+        row["exactness"] = _exactness(mine)
         row["place"] = Spread.of([problem.methods.index(one) + 1 for problem, one in mine])
         ratios = [final_gap(one.untuned) / one.final for _, one in mine if one.untuned and np.isfinite(one.final)]
         row["gap with auto / best"] = Spread.of(ratios) if ratios else np.nan
         slopes = [one.slope for _, one in mine if np.isfinite(one.slope)]
         row["slope against client_lr"] = float(np.median(slopes)) if slopes else np.nan
+        row["settings tried"] = Spread.of([len(one.choice.cells) for _, one in mine])
         row["family"] = algorithm_style(algo).family
         rows.append(row)
     methods = pd.DataFrame(rows)
     return methods.sort_values([f"reaches {level:g}" for level in reversed(LEVELS)], ascending=False, kind="stable")
+
+
+def _exactness(results: list[tuple[Problem, MethodResult]]) -> str:
+    """Return the class of a method over all problems with exact gradients that decide about it."""
+    classes = [one.exactness for problem, one in results if has_exact_gradients(problem.study)]
+    exact, biased = classes.count(EXACT), classes.count(BIASED)
+    if exact and biased:
+        return f"exact on {exact} of {exact + biased}"
+    return EXACT if exact else BIASED if biased else OPEN
 
 
 def format_cells(numbers: DataFrame) -> DataFrame:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from scipy.special import xlogy
+from scipy.special import logit, xlogy
 from sklearn import metrics
 
 from fco_cli.errors import UserError
 from fco_cli.problem.losses import Huber, Loss, all_losses
+from fco_cli.problem.losses.classification import area_interval
 from fco_cli.testing.losses import LOSS_CHECKS, check_machine_code, slope
 
 
@@ -166,3 +167,13 @@ def test_named_classes_bound_the_labels_of_softmax():
     np.testing.assert_array_equal(softmax.accepts_labels(np.array([0, 1, 2]), classes=2), [True, True, False])
     assert not softmax.accepts_labels(np.zeros(3)).any()  # a single class is invalid
     assert softmax.accepts_labels(np.zeros(3), classes=2).all()
+
+
+def test_intervals_of_areas_are_between_0_and_1():
+    low, high = area_interval(np.array([0.8, 0.99, 1, 0, 0.8]), np.array([0.05, 0.05, 0, 0, 0]))
+    assert (low >= 0).all()
+    assert (high <= 1).all()
+    np.testing.assert_allclose(logit([low[0], high[0]]), logit(0.8) + np.array([-1, 1]) * 1.96 * 0.05 / 0.16, rtol=1e-4)
+    np.testing.assert_array_equal(low[2:], [1, 0, 0.8])
+    np.testing.assert_array_equal(high[2:], [1, 0, 0.8])
+    assert area_interval(0.8, 0.05, 0.9)[0] > low[0]
