@@ -154,7 +154,10 @@ def test_other_launchers_run_a_search(here, tmp_path):
 @pytest.mark.parametrize(
     ("keys", "complaint"),
     [
-        (["search.metric=nosuch", "search.direction=minimize"], "search.metric: got 'nosuch', must be one of objective"),
+        (
+            ["search.metric=nosuch", "search.direction=minimize"],
+            "search.metric: got 'nosuch', must be one of objective",
+        ),
         (["search.budget=0"], "search.budget: got 0"),
         (["search.nosuch=1"], "nosuch"),
         (["hparams.client_lr=interval(2,1)"], "hparams.client_lr: got 'interval(2,1)'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from scipy.special import pdtr
@@ -24,6 +24,7 @@ MAX_CHANCE = 1e-6  # probability that random draws from the range of a column re
 MAX_ROUND = 0.2  # share of multiples of 10 in a column of record numbers
 MIN_PRECISE_ROWS = 10  # values of a column of long record numbers
 MAX_PARTS = 32  # of rows whose cells are kept
+MAX_VALUES = 12  # of a column, of which each has a cell
 MIN_CURVATURE = 1e-9  # relative curvature of a row that a model does not saturate
 
 
@@ -96,11 +97,39 @@ def cells_of(x: Rows, least: int) -> Array:
     return np.unique(np.array(cells, float).reshape(-1, rows), axis=0)
 
 
+def column_cells(x: Rows, least: int) -> tuple[Array, Array]:
+    """Return cells [K, N] of `least` rows or more on both sides, and their columns [K].
+
+    They are the rows in which a column has a value of some rows, or another one than its most frequent value. Columns
+    with many such values, which are numbers, have the latter only.
+    """
+    rows = x.shape[0]
+    places = np.unique(x.columns) if isinstance(x, SparseRows) else np.arange(x.shape[1])
+    cells, columns = [np.zeros((0, rows), bool)], [np.zeros(0, int)]
+    for place, (own, _) in zip(places, _frequent_values(x), strict=True):
+        made = [own, ~own]
+        if not isinstance(x, SparseRows):
+            values, counts = np.unique(np.asarray(x)[:, place], return_counts=True)
+            if len(common := values[counts >= least]) <= MAX_VALUES:
+                made += [np.asarray(x)[:, place] == value for value in common]
+        kept = np.unique([one for one in made if least <= one.sum() <= rows - least] or cells[0], axis=0)
+        cells, columns = [*cells, kept], [*columns, np.full(len(kept), place)]
+    return np.concatenate(cells), np.concatenate(columns)
+
+
+def are_in_small_cells(x: Rows, least: int) -> Array:
+    """Return which rows [N] are in a cross cell of fewer than `least` rows (`column_cells`)."""
+    cells = column_cells(x, least)[0].astype(float)
+    counts = cells @ cells.T
+    is_small = (counts > 0) & (counts < least)
+    return (cells * (is_small @ cells)).any(axis=0)
+
+
 class KnownCells:
     """Cells of the last parts of rows, each computed once."""
 
-    def __init__(self, least: int) -> None:
-        self.least = least
+    def __init__(self, least: int, make: Callable[[Rows, int], Array]) -> None:
+        self.least, self.make = least, make
         self.parts: dict[int, tuple[ClientData, Array]] = {}
 
     def of(self, data: ClientData) -> Array:
@@ -109,7 +138,7 @@ class KnownCells:
         if known is None or known[0] is not data:
             while len(self.parts) >= MAX_PARTS:
                 del self.parts[next(iter(self.parts))]
-            known = self.parts[id(data)] = (data, cells_of(data.x, self.least))
+            known = self.parts[id(data)] = (data, self.make(data.x, self.least))
         return known[1]
 
 

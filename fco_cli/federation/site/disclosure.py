@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from fco_cli.federation.site.cells import (
     KnownCells,
     are_record_numbers,
     are_steep,
+    cells_of,
     check_rare_values,
     curvature_weights,
     grid_steps,
@@ -36,7 +38,9 @@ from fco_cli.federation.site.cells import (
     rounded_extremes,
     smallest_cross_cell,
 )
+from fco_cli.federation.site.isolation import KnownModels, check_models
 from fco_cli.federation.site.ledger import Ledger, limits_of
+from fco_cli.federation.site.rows import Fit
 from fco_cli.problem.data import ClientData, Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses.base import Loss
@@ -85,7 +89,7 @@ class Disclosure:
         values = len(data.y) * (data.x.shape[1] + 1)  # with the labels
         self.ledger, self.limits = Ledger(folder, values, policy.flush), limits_of(policy, values)
         self.charged, self.sites = 0, 1
-        self._cells = KnownCells(policy.min_rows)
+        self._cells = KnownCells(policy.min_rows, cells_of)
 
     def start(self, sites: int) -> None:
         """Start a request."""
@@ -295,6 +299,25 @@ class Disclosure:
             self.ledger.charge({"steep_models": (None, "")}, {"steep_models": steep})
             limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
             raise Refusal(f"a model with the curvature of few rows requested; {limit}; lower the learning rate")
+
+    def check_models(
+        self, loss: Loss, fit: Fit, parts: Sequence[str], data: ClientData, steps: Sequence[Array], **answered: bool
+    ) -> None:
+        """Raise Refusal if answers about models, with earlier ones, could be combined to a sum over few rows.
+
+        Refusals are counted like those of steep models. With noise in every answer, no combination is exact.
+        """
+        if not self.policy.refuse_differences or self.policy.min_noise > 0:
+            return
+        try:
+            check_models(self._models, loss, fit, parts, data, steps, **answered)
+        except Refusal:
+            self.ledger.charge({"steep_models": (None, "")}, {"steep_models": 1})
+            raise
+
+    @cached_property
+    def _models(self) -> KnownModels:
+        return KnownModels(self.ledger, self.policy, self._row_hashes)
 
     def check_smooth(self, loss: Loss) -> None:
         """Raise Refusal for a loss with kinks: exact answers about models at both sides of a kink isolate its row."""

@@ -32,7 +32,8 @@ from fco_cli.federation.sharing import with_fit
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.memory import SiteMemory
 from fco_cli.federation.site.row_noise import draw_batches
-from fco_cli.federation.site.rows import Prepared
+from fco_cli.federation.site.rows import Fit, Prepared
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.problem import TaskData
@@ -139,21 +140,30 @@ class SiteTrainer:
         disclosure.charge(slots * jobs * problem.layout.size, rounds=jobs)
         first = received[algorithm.broadcast[0].name]
         check_curvature = partial(disclosure.check_curvature, self.site_data.loss(), problem.model, rows)
-        is_strict = disclosure.policy.refuse_differences
+        check_models = partial(self._check_models, fit, rows)
+        is_strict, checked = disclosure.policy.refuse_differences, []
         if is_strict:
-            for model in (algorithm.client_model(first, received, 0.0), *algorithm.other_models(received, steps)):
+            start, *others = algorithm.client_model(first, received, 0.0), *algorithm.other_models(received, steps)
+            for model in (start, *others):
                 check_curvature(model)
+            checked = [start]
         self.memory.apply_outcomes(self._outcomes(request))
         assert self.initial is not None
         kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
         if is_strict:
-            for model in _remembered_models(algorithm, kept):
+            for model in (remembered := _remembered_models(algorithm, kept)):
                 check_curvature(model)
+            if not hides_rows:
+                for model in (*others, *remembered):
+                    check_models([model])
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
             if is_strict and uses_batches and len(edges) > 2 and not hides_rows:  # gradients at several models
                 for model in self._models_of_steps(received, kept, order, edges):
                     check_curvature(model)
+                    checked.append(model)
+            if is_strict and not hides_rows:
+                check_models(checked)
             message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
             if algorithm.client_arrays:
                 self.memory.propose(request.round, tokens, after)
@@ -178,6 +188,12 @@ class SiteTrainer:
             message, after = algorithm.client_update(received, own.copy(), rows, *part)
             yield algorithm.client_model(received[algorithm.broadcast[0].name] + message[0], received, float(k))
             yield from _remembered_models(algorithm, after)
+
+    def _check_models(self, fit: Fit, rows: ClientData, steps: list[Array]) -> None:
+        """Raise Refusal if a sum of gradients at some models, with earlier answers, determines few rows."""
+        sent, loss = self._bound_algorithm(self.stack_number).sent, self.site_data.loss()
+        value, hessian = (any(isinstance(array, kind) for array in sent) for kind in (Scalar, Matrix))
+        self.site_data.disclosure.check_models(loss, fit, ["training"], rows, steps, value=value, hessian=hessian)
 
     def _factors_and_noise(self, request: Train, jobs: int) -> tuple[Array | None, Array | None]:
         """Return this site's weights and noise deviations [J] for masked messages, each None if not requested."""
@@ -223,6 +239,9 @@ class SiteTrainer:
         for part, data in (("train", rows.training), ("validation", rows.held_out)):
             if data is not None:
                 self.site_data.disclosure.check_curvature(loss, model, data, kept)
+                fit = self.site_data.fit(self.fit_index)
+                parts = ["training" if part == "train" else "held_out"]
+                self.site_data.disclosure.check_models(loss, fit, parts, data, [kept], gradient=False)
                 losses, accuracy = own_losses(data, model, loss, kept[None], np.zeros(1, int))
                 arrays[f"own_{part}_loss"] = np.where(losses[0] > MAX_MAGNITUDE, np.inf, np.maximum(losses[0], 0))
                 if accuracy is not None and self.site_data.policy.share_accuracy:
