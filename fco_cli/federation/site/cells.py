@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.special import pdtr
@@ -25,6 +25,7 @@ MAX_ROUND = 0.2  # share of multiples of 10 in a column of record numbers
 MIN_PRECISE_ROWS = 10  # values of a column of long record numbers
 MAX_PARTS = 32  # of rows whose cells are kept
 MAX_VALUES = 12  # of a column, of which each has a cell
+MAX_WORK = 1e9  # of the search for cross cells of three columns
 MIN_CURVATURE = 1e-9  # relative curvature of a row that a model does not saturate
 
 
@@ -117,19 +118,32 @@ def column_cells(x: Rows, least: int) -> tuple[Array, Array]:
     return np.concatenate(cells), np.concatenate(columns)
 
 
-def are_in_small_cells(x: Rows, least: int) -> Array:
-    """Return which rows [N] are in a cross cell of fewer than `least` rows (`column_cells`)."""
-    cells = column_cells(x, least)[0].astype(float)
-    counts = cells @ cells.T
+def small_cells(x: Rows, least: int) -> Iterator[tuple[Array, list[int]]]:
+    """Yield the rows of cross cells of fewer than `least` rows, and their two or three columns (`column_cells`).
+
+    Cells of three columns are left out if there are many columns, or within a small cell of two.
+    """
+    cells, columns = column_cells(x, least)
+    numbers = cells.astype(np.float32)
+    counts = numbers @ numbers.T
     is_small = (counts > 0) & (counts < least)
-    return (cells * (is_small @ cells)).any(axis=0)
+    for a, b in np.argwhere(np.triu(is_small)):
+        yield np.flatnonzero(cells[a] & cells[b]), [int(columns[a]), int(columns[b])]
+    if len(cells) ** 3 * x.shape[0] > MAX_WORK:
+        return
+    for a, b in np.argwhere(np.triu(counts >= least, 1)):
+        both = cells[a] & cells[b]
+        of_three = numbers @ both
+        for c in np.flatnonzero((of_three > 0) & (of_three < least) & ~is_small[a] & ~is_small[b]):
+            if c > b:
+                yield np.flatnonzero(both & cells[c]), sorted({int(columns[one]) for one in (a, b, c)})
 
 
 class KnownCells:
     """Cells of the last parts of rows, each computed once."""
 
-    def __init__(self, least: int, make: Callable[[Rows, int], Array]) -> None:
-        self.least, self.make = least, make
+    def __init__(self, least: int) -> None:
+        self.least = least
         self.parts: dict[int, tuple[ClientData, Array]] = {}
 
     def of(self, data: ClientData) -> Array:
@@ -138,7 +152,7 @@ class KnownCells:
         if known is None or known[0] is not data:
             while len(self.parts) >= MAX_PARTS:
                 del self.parts[next(iter(self.parts))]
-            known = self.parts[id(data)] = (data, self.make(data.x, self.least))
+            known = self.parts[id(data)] = (data, cells_of(data.x, self.least))
         return known[1]
 
 

@@ -31,6 +31,7 @@ from fco_cli.federation.schema import Apply, Count, FitTerms, Fold, NoisyMoments
 from fco_cli.federation.sharing import EXACT
 from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
 from fco_cli.federation.site.disclosure import Disclosure
+from fco_cli.federation.site.isolation import KnownModels
 from fco_cli.federation.site.preparations import check_offset, check_preparation, check_units, with_own_fills
 from fco_cli.federation.site.rows import Fit, SiteFile, Split
 from fco_cli.federation.site.spans import columns_of
@@ -75,7 +76,7 @@ class SiteData:
     def __init__(self, name: str, file: SiteFile, policy: Policy, disclosure: Disclosure) -> None:
         self.name, self.file, self.policy, self.disclosure = name, file, policy, disclosure
         self.task: Custom | None = None
-        self.terms = SiteTerms(self)
+        self.terms, self.models = SiteTerms(self), KnownModels(disclosure)
         self.fits: list[Fit] = []  # of the last `prepare`
         self.dtype = "float64"
         self.outputs = 1  # scores per row that the site's labels need

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +28,6 @@ from fco_cli.federation.site.cells import (
     KnownCells,
     are_record_numbers,
     are_steep,
-    cells_of,
     check_rare_values,
     curvature_weights,
     grid_steps,
@@ -38,9 +36,7 @@ from fco_cli.federation.site.cells import (
     rounded_extremes,
     smallest_cross_cell,
 )
-from fco_cli.federation.site.isolation import KnownModels, check_models
 from fco_cli.federation.site.ledger import Ledger, limits_of
-from fco_cli.federation.site.rows import Fit
 from fco_cli.problem.data import ClientData, Rows
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses.base import Loss
@@ -89,7 +85,7 @@ class Disclosure:
         values = len(data.y) * (data.x.shape[1] + 1)  # with the labels
         self.ledger, self.limits = Ledger(folder, values, policy.flush), limits_of(policy, values)
         self.charged, self.sites = 0, 1
-        self._cells = KnownCells(policy.min_rows, cells_of)
+        self._cells = KnownCells(policy.min_rows)
 
     def start(self, sites: int) -> None:
         """Start a request."""
@@ -169,14 +165,14 @@ class Disclosure:
             if rows.any():
                 self.policy.check_rows(int(rows.sum()), f"a part ({subject})", remedy)
         if self.policy.refuse_differences or self.policy.max_subsets or self.policy.max_subsets_per_row:
-            hashes = self._row_hashes
+            hashes = self.row_hashes
             everything = np.ones(len(hashes), dtype=bool)  # sums over the parts add up to those over the whole file
             self.ledger.add_subsets(
                 [np.sort(hashes[rows]) for rows in (*parts, everything)], np.sort(hashes), self.policy
             )
 
     @cached_property
-    def _row_hashes(self) -> Array:
+    def row_hashes(self) -> Array:
         """Keyed hashes [N] of the rows; equal rows are numbered."""
         seen: dict[bytes, int] = {}
         hashes = np.empty(len(self.data.y), np.uint64)
@@ -299,25 +295,6 @@ class Disclosure:
             self.ledger.charge({"steep_models": (None, "")}, {"steep_models": steep})
             limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
             raise Refusal(f"a model with the curvature of few rows requested; {limit}; lower the learning rate")
-
-    def check_models(
-        self, loss: Loss, fit: Fit, parts: Sequence[str], data: ClientData, steps: Sequence[Array], **answered: bool
-    ) -> None:
-        """Raise Refusal if answers about models, with earlier ones, could be combined to a sum over few rows.
-
-        Refusals are counted like those of steep models. With noise in every answer, no combination is exact.
-        """
-        if not self.policy.refuse_differences or self.policy.min_noise > 0:
-            return
-        try:
-            check_models(self._models, loss, fit, parts, data, steps, **answered)
-        except Refusal:
-            self.ledger.charge({"steep_models": (None, "")}, {"steep_models": 1})
-            raise
-
-    @cached_property
-    def _models(self) -> KnownModels:
-        return KnownModels(self.ledger, self.policy, self._row_hashes)
 
     def check_smooth(self, loss: Loss) -> None:
         """Raise Refusal for a loss with kinks: exact answers about models at both sides of a kink isolate its row."""

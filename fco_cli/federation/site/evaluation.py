@@ -119,9 +119,9 @@ class SiteEvaluator:
                 check_scores(one.scores, self._loss, model, data, w, self.disclosure, is_masked)
             if (data := rows.get(one.fit)) is not None:
                 fit, w, count = self._fit(one), models[one.fit], one.hessians
-                for own, hessian in ((w[:count], True), (w[count:], False)):
-                    if len(own):
-                        self.disclosure.check_models(self._loss, fit, ["training"], data, [own], hessian=hessian)
+                for some, hessian in ((w[:count], True), (w[count:], False)):
+                    if len(some):
+                        self.site_data.models.check(self._loss, fit, ["training"], data, [some], hessian=hessian)
         answer = Arrays()
         with np.errstate(all="ignore"):
             for one in request.fits:
@@ -187,8 +187,8 @@ class SiteEvaluator:
         fit, parts = self._fit(models), [request.part]
         if request.differences and (training := fit.rows().training) is not None:
             parts, data = ["training", request.part], joined(training, data)
-            self.disclosure.check_models(self._loss, fit, ["training"], training, [w], gradient=False)
-        self.disclosure.check_models(self._loss, fit, parts, data, [w], gradient=request.gradient)
+            self.site_data.models.check(self._loss, fit, ["training"], training, [w], gradient=False)
+        self.site_data.models.check(self._loss, fit, parts, data, [w], gradient=request.gradient)
 
     def _weight(self, models: FitModels, part: str) -> float:
         if self.site_data.agreed is not None:

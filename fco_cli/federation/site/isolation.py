@@ -5,7 +5,8 @@ combination of answered gradients is a sum with a combination of their slopes. M
 both of two coefficients have slopes that cancel for all rows outside of a cross cell, without knowledge of any row. A
 loss is a sum of losses of rows, and the bias row of a Hessian one with second derivatives. The ledger therefore stores
 an orthonormal basis of the answered weights of the rows, and a model is refused if the span of these and of its own
-holds a vector that is next to 0 for all but few rows. Answers about different folds, preparations and files share
+holds a vector that is next to 0 outside of a small
+cross cell of two or three columns. Answers about different folds, preparations and files share
 the rows, and therefore the basis.
 """
 
@@ -17,10 +18,10 @@ import numpy as np
 
 from fco_cli.data.format import shown
 from fco_cli.errors import UserError
-from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
-from fco_cli.federation.site.cells import KnownCells, are_in_small_cells, column_cells
-from fco_cli.federation.site.ledger import Ledger
-from fco_cli.federation.site.rows import Fit
+from fco_cli.federation.policy import POLICY_FILE, Refusal, plural
+from fco_cli.federation.site.cells import small_cells
+from fco_cli.federation.site.disclosure import Disclosure
+from fco_cli.federation.site.rows import Fit, Prepared
 from fco_cli.kernels.compiled import Kernel, specialize
 from fco_cli.problem.curvature import observe_curvature, observe_loss
 from fco_cli.problem.data import ClientData
@@ -30,13 +31,8 @@ from fco_cli.problem.losses import Loss
 from fco_cli.problem.models.linear import Model
 from fco_cli.problem.risk import scores_of
 
-# Shares of the squared norm of a combination that few rows have. Slopes of steps or categories cancel to rounding;
-# those of numbers are smooth functions, of which a combination that the analyst cannot compute without the rows is
-# next to 0 for all but the outermost rows. In a small cross cell, three digits are enough.
-ISOLATED = 1 - 1e-11
-ISOLATED_IN_CELL = 1 - 1e-5
+ISOLATED = 1 - 1e-6  # share of a combination's squared norm that few rows have: all others disturb its third digit
 SIGNAL = 1e3  # least norm of a combination relative to the rounding of its terms, for three digits
-MAX_WORK = 5e7  # multiplications of the search for few rows, per request
 FILE = "models.bin"  # in the folder of the ledger
 ROWS, SLOPES, LOSSES = range(3)  # kinds of records
 HEADER = 2 * 8  # bytes of a record's kind and length
@@ -85,83 +81,118 @@ class RowSpan:
             if (norm := np.linalg.norm(rest)) > least:
                 self.append(rest / norm)
 
-    def isolated_rows(self, few: int, in_cell: Array) -> Array:
-        """Return at most `few` rows that have almost all of some vector of the span; none if there are no such rows.
+    def isolated(self, sets: Array) -> int | None:
+        """Return the first of the sets of rows [S, few], padded by -1, that has almost all of some vector of the span.
 
-        `in_cell` are rows in small cross cells, for which the smaller share counts.
-
-        One of these rows has a share 1 / few of the vector, and the projection of its indicator is largest at the
-        others, unless many other vectors of the span have large values there.
+        The largest eigenvalue of a set's block of the projection matrix is that share.
         """
-        few = min(few, len(self.leverage))
-        seeds = np.flatnonzero(self.leverage >= ISOLATED_IN_CELL / few)
-        most = max(int(MAX_WORK / (self.size * len(self.leverage))), 16) if self.size else 0
-        seeds = seeds[np.argsort(-self.leverage[seeds], kind="stable")][:most]
-        if not len(seeds):
-            return seeds
-        projections = self.basis[:, seeds].T @ self.basis
-        rows = np.argpartition(-np.abs(projections), few - 1, axis=1)[:, :few]
-        own = self.basis.T[rows]  # [seeds, few, size]
-        shares, vectors = np.linalg.eigh(own @ own.transpose(0, 2, 1))
-        isolated = np.flatnonzero(shares[:, -1] >= np.where(in_cell[seeds], ISOLATED_IN_CELL, ISOLATED))
-        if not len(isolated):
-            return isolated
-        first = isolated[0]
-        return np.sort(rows[first][vectors[first, :, -1] ** 2 > 1 - ISOLATED_IN_CELL])
+        if not self.size:
+            return None
+        leverage = np.append(self.leverage, 0.0)
+        for k in np.flatnonzero(leverage[sets].sum(axis=1) >= ISOLATED):
+            own = self.basis[:, sets[k][sets[k] >= 0]]
+            if np.linalg.eigvalsh(own.T @ own)[-1] >= ISOLATED:
+                return int(k)
+        return None
 
 
 class KnownModels:
     """Weights of the rows in all answers about models of one site, stored in its ledger."""
 
-    def __init__(self, ledger: Ledger, policy: Policy, hashes: Array) -> None:
-        """`hashes` [N] are those of the rows of the site's file."""
-        self.ledger, self.policy, self.hashes = ledger, policy, hashes
+    def __init__(self, disclosure: Disclosure) -> None:
+        self.disclosure, self.ledger, self.policy = disclosure, disclosure.ledger, disclosure.policy
         self.spans = {SLOPES: RowSpan(), LOSSES: RowSpan()}
         self.places: dict[int, int] = {}  # of rows in the vectors, by hash
         self.position = 0  # in the ledger's file
-        self._cells = KnownCells(policy.min_rows, are_in_small_cells)
-        self._in_cell = np.zeros(0, bool)
+        self._cells: dict[tuple[int, ...], set[tuple[str, ...]]] = {}  # columns of small cells, by hashes of rows
+        self._fits: dict[int, Prepared] = {}
 
-    def check(self, weights: dict[int, Array], data: ClientData, rows: Array, least: float) -> Array:
-        """Record weights [K, n] of data, by kind; return few of its rows that they isolate instead, if any.
+    def check(
+        self, loss: Loss, fit: Fit, parts: Sequence[str], data: ClientData, steps: Sequence[Array],
+        gradient: bool = True, value: bool = True, hessian: bool = False,
+    ) -> None:  # fmt: skip
+        """Record models; raise Refusal if answers about them and all earlier ones could be combined to one of few rows.
 
-        `rows` are their numbers in the file, and `least` is the smallest relative norm of a combination that exact
-        answers resolve.
+        `data` are the rows of these parts of a fit. An answer is a sum over `steps` of numbers about models [J, P].
+        Refusals are counted like those of steep models. With noise in every answer, no combination is exact.
         """
-        isolated = np.zeros(0, int)
+        if not self.policy.refuse_differences or self.policy.min_noise > 0:
+            return
+        model = fit.linear()
+        with np.errstate(all="ignore"):
+            made = [_weights_of(loss, model, data, w) for w in steps]
+        losses, slopes, curvatures = (np.sum(one, axis=0) for one in zip(*made, strict=True))
+        weights = {LOSSES: losses[: len(losses) * value]}
+        weights[SLOPES] = np.vstack([slopes[: len(slopes) * gradient], curvatures[: len(curvatures) * hessian]])
+        rows = np.concatenate([fit.split.rows_of(part) for part in parts])
+        self._find_cells(fit)
+        isolated = self._add(weights, rows, SIGNAL * float(np.finfo(data.x.dtype).eps))
+        if isolated is None:
+            return
+        self.ledger.charge({"steep_models": (None, "")}, {"steep_models": 1})
+        weighted = np.concatenate([w[:, : -model.outputs].reshape(-1, model.features) for w in steps]) != 0
+        names = fit.rows().features
+        used = {shown(name) for name, one in zip(names, np.logical_or.reduce(weighted), strict=True) if one}
+        cell = max(self._cells[isolated], key=lambda columns: len(used & {*columns}) - len(columns))
+        limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
+        raise Refusal(
+            f"answers whose combination is a sum over {plural(len(isolated), 'row')} requested; {limit}; drop or merge "
+            f"the columns {', '.join(cell[:-1])} and {cell[-1]}, or use min_noise"
+        )
+
+    def _find_cells(self, fit: Fit) -> None:
+        """Find the small cross cells of all parts of a fit once."""
+        if self._fits.get(id(fit)) is fit.rows():
+            return
+        self._fits[id(fit)] = fit.rows()
+        names = fit.rows().features
+        for part in ("training", "held_out", "test"):
+            if (data := fit.part(part)) is not None:
+                hashes = self.disclosure.row_hashes[fit.split.rows_of(part)]
+                for rows, columns in small_cells(data.x, self.policy.min_rows):
+                    cell = tuple(sorted(hashes[rows].tolist()))
+                    self._cells.setdefault(cell, set()).add(tuple(shown(names[one]) for one in columns))
+
+    def _add(self, weights: dict[int, Array], rows: Array, least: float) -> tuple[int, ...] | None:
+        """Record weights [K, n] of some rows of the file, by kind; return a cell that they isolate instead, if any.
+
+        `least` is the smallest relative norm of a combination that exact answers resolve.
+        """
+        isolated: int | None = None
+        cells = list(self._cells)
 
         def new(content: bytes) -> tuple[int, bytes]:
             nonlocal isolated
             used, added = self._read(content), b""
             self.position += used
-            self.policy.check_numbers(len(self.hashes) * sum(span.size for span in self.spans.values()))
-            if missing := [one for one in self.hashes.tolist() if one not in self.places]:
+            self.policy.check_numbers(len(self.disclosure.row_hashes) * sum(span.size for span in self.spans.values()))
+            if missing := [one for one in self.disclosure.row_hashes.tolist() if one not in self.places]:
                 added += _record(ROWS, np.array(missing, np.uint64))
                 self._add_rows(missing)
-            places = np.array([self.places[one] for one in self.hashes[rows].tolist()])
-            self._in_cell[places] |= self._cells.of(data)
+            places = np.array([self.places[one] for one in self.disclosure.row_hashes[rows].tolist()])
+            sets = np.full((len(cells), self.policy.min_rows - 1), -1)
+            for own, cell in zip(sets, cells, strict=True):
+                own[: len(cell)] = [self.places[one] for one in cell]
             before = {kind: span.size for kind, span in self.spans.items()}
             for kind, own in weights.items():
                 span, vectors = self.spans[kind], np.zeros((len(own), len(self.places)))
                 vectors[:, places] = own
                 span.extend(vectors, least)
-                if span.size > before[kind] and not len(isolated):
-                    isolated = span.isolated_rows(self.policy.min_rows - 1, self._in_cell)
-            if len(isolated):
+                if span.size > before[kind] and isolated is None:
+                    isolated = span.isolated(sets)
+            if isolated is not None:
                 for kind, span in self.spans.items():
                     span.truncate(before[kind])
-                isolated = np.flatnonzero(np.isin(places, isolated))
             for kind, span in self.spans.items():
                 added += b"".join(_record(kind, vector) for vector in span.basis[before[kind] :])
             return used, added
 
         self.position = self.ledger.append(FILE, self.position, new)
-        return isolated
+        return None if isolated is None else cells[isolated]
 
     def _add_rows(self, hashes: list[int]) -> None:
         for one in hashes:
             self.places[one] = len(self.places)
-        self._in_cell = np.append(self._in_cell, np.zeros(len(self.places) - len(self._in_cell), bool))
         for span in self.spans.values():
             span.resize(len(self.places))
 
@@ -187,40 +218,6 @@ def _record(kind: int, values: Array) -> bytes:
     return np.array([kind, len(values)], np.uint64).tobytes() + values.tobytes()
 
 
-def check_models(
-    known: KnownModels, loss: Loss, fit: Fit, parts: Sequence[str], data: ClientData, steps: Sequence[Array],
-    gradient: bool = True, value: bool = True, hessian: bool = False,
-) -> None:  # fmt: skip
-    """Raise Refusal if answers about models, with all earlier ones, could be combined to a sum over few rows.
-
-    `data` are the rows of these parts of a fit. An answer is a sum over `steps` of numbers about models [J, P].
-    """
-    model = fit.linear()
-    weights: dict[int, list[Array]] = {SLOPES: [], LOSSES: []}
-    with np.errstate(all="ignore"):
-        made = [_weights_of(loss, model, data, w) for w in steps]
-    losses, slopes, curvatures = (np.sum(one, axis=0) for one in zip(*made, strict=True))
-    weights[LOSSES] += [losses] if value else []
-    weights[SLOPES] += ([slopes] if gradient else []) + ([curvatures] if hessian else [])
-    rows = np.concatenate([fit.split.rows_of(part) for part in parts])
-    least = SIGNAL * float(np.finfo(data.x.dtype).eps)
-    given = {kind: np.vstack(own) for kind, own in weights.items() if own}
-    isolated = known.check(given, data, rows, least)
-    if not len(isolated):
-        return
-    used = np.concatenate([w[:, : -model.outputs].reshape(-1, model.features) for w in steps]).any(axis=0)
-    columns = _columns_of_cell(data, isolated, used, known.policy.min_rows)
-    limit = f"the site's policy allows {known.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
-    remedy = "drop or merge columns with rare combinations of values"
-    if columns:
-        names = [shown(fit.rows().features[one]) for one in columns]
-        remedy = f"drop or merge the columns {names[0]} and {names[1]}"
-    raise Refusal(
-        f"a model of which the answer, with earlier ones, is a sum over {plural(len(isolated), 'row')} requested; "
-        f"{limit}; {remedy}, or agree on a policy with noise (min_noise)"
-    )
-
-
 @cached_by_format
 def _loop(data: ClientData, model: Model, loss: Loss) -> Kernel:
     """Return the loop that replaces scores by slopes and records losses and, if it has any, second derivatives."""
@@ -239,18 +236,3 @@ def _weights_of(loss: Loss, model: Model, data: ClientData, w: Array) -> tuple[A
     observed = np.zeros((jobs, rows)), np.zeros((jobs, pairs, rows))
     _loop(data, model, loss)(slopes, data.targets, np.arange(rows), observed, True)
     return observed[0], slopes.reshape(-1, rows).astype(float), observed[1].reshape(-1, rows)
-
-
-def _columns_of_cell(data: ClientData, rows: Array, used: Array, least: int) -> tuple[int, int] | None:
-    """Return the columns of the smallest cross cell with one of some rows; None if none has fewer than `least` rows.
-
-    Only the `used` columns [F], with a weight in the models, are searched.
-    """
-    cells, columns = column_cells(data.x, least)
-    cells, columns = cells[used[columns]], columns[used[columns]]
-    counts = cells.astype(float) @ cells.T
-    counts[~(cells[:, rows].astype(float) @ cells[:, rows].T > 0)] = np.inf
-    if counts.min(initial=np.inf) >= least:
-        return None
-    first, second = np.unravel_index(counts.argmin(), counts.shape)
-    return int(columns[first]), int(columns[second])

@@ -193,7 +193,7 @@ class SiteTrainer:
         """Raise Refusal if a sum of gradients at some models, with earlier answers, determines few rows."""
         sent, loss = self._bound_algorithm(self.stack_number).sent, self.site_data.loss()
         value, hessian = (any(isinstance(array, kind) for array in sent) for kind in (Scalar, Matrix))
-        self.site_data.disclosure.check_models(loss, fit, ["training"], rows, steps, value=value, hessian=hessian)
+        self.site_data.models.check(loss, fit, ["training"], rows, steps, value=value, hessian=hessian)
 
     def _factors_and_noise(self, request: Train, jobs: int) -> tuple[Array | None, Array | None]:
         """Return this site's weights and noise deviations [J] for masked messages, each None if not requested."""
@@ -241,7 +241,7 @@ class SiteTrainer:
                 self.site_data.disclosure.check_curvature(loss, model, data, kept)
                 fit = self.site_data.fit(self.fit_index)
                 parts = ["training" if part == "train" else "held_out"]
-                self.site_data.disclosure.check_models(loss, fit, parts, data, [kept], gradient=False)
+                self.site_data.models.check(loss, fit, parts, data, [kept], gradient=False)
                 losses, accuracy = own_losses(data, model, loss, kept[None], np.zeros(1, int))
                 arrays[f"own_{part}_loss"] = np.where(losses[0] > MAX_MAGNITUDE, np.inf, np.maximum(losses[0], 0))
                 if accuracy is not None and self.site_data.policy.share_accuracy:
