@@ -13,6 +13,7 @@ the rows, and therefore the basis.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -86,7 +87,7 @@ class RowSpan:
 
         The largest eigenvalue of a set's block of the projection matrix is that share.
         """
-        if not self.size:
+        if not self.size or not len(sets):
             return None
         leverage = np.append(self.leverage, 0.0)
         for k in np.flatnonzero(leverage[sets].sum(axis=1) >= ISOLATED):
@@ -105,7 +106,9 @@ class KnownModels:
         self.places: dict[int, int] = {}  # of rows in the vectors, by hash
         self.position = 0  # in the ledger's file
         self._cells: dict[tuple[int, ...], set[tuple[str, ...]]] = {}  # columns of small cells, by hashes of rows
-        self._fits: dict[int, Prepared] = {}
+        self._sets: list[list[int]] = []  # places of the rows of these cells, padded by -1
+        self._own: Array | None = None  # places of the file's rows
+        self._prepared: WeakValueDictionary[int, Prepared] = WeakValueDictionary()  # of which the cells are known
 
     def check(
         self, loss: Loss, fit: Fit, parts: Sequence[str], data: ClientData, steps: Sequence[Array],
@@ -142,10 +145,11 @@ class KnownModels:
 
     def _find_cells(self, fit: Fit) -> None:
         """Find the small cross cells of all parts of a fit once."""
-        if self._fits.get(id(fit)) is fit.rows():
+        prepared = fit.rows()
+        if self._prepared.get(id(prepared)) is prepared:
             return
-        self._fits[id(fit)] = fit.rows()
-        names = fit.rows().features
+        self._prepared[id(prepared)] = prepared
+        names = prepared.features
         for part in ("training", "held_out", "test"):
             if (data := fit.part(part)) is not None:
                 hashes = self.disclosure.row_hashes[fit.split.rows_of(part)]
@@ -166,20 +170,21 @@ class KnownModels:
             used, added = self._read(content), b""
             self.position += used
             self.policy.check_numbers(len(self.disclosure.row_hashes) * sum(span.size for span in self.spans.values()))
-            if missing := [one for one in self.disclosure.row_hashes.tolist() if one not in self.places]:
-                added += _record(ROWS, np.array(missing, np.uint64))
-                self._add_rows(missing)
-            places = np.array([self.places[one] for one in self.disclosure.row_hashes[rows].tolist()])
-            sets = np.full((len(cells), self.policy.min_rows - 1), -1)
-            for own, cell in zip(sets, cells, strict=True):
-                own[: len(cell)] = [self.places[one] for one in cell]
+            if self._own is None:
+                if missing := [one for one in self.disclosure.row_hashes.tolist() if one not in self.places]:
+                    added += _record(ROWS, np.array(missing, np.uint64))
+                    self._add_rows(missing)
+                self._own = np.array([self.places[one] for one in self.disclosure.row_hashes.tolist()])
+            for cell in cells[len(self._sets) :]:
+                places = [self.places[one] for one in cell]
+                self._sets.append(places + [-1] * (self.policy.min_rows - 1 - len(places)))
             before = {kind: span.size for kind, span in self.spans.items()}
             for kind, own in weights.items():
                 span, vectors = self.spans[kind], np.zeros((len(own), len(self.places)))
-                vectors[:, places] = own
+                vectors[:, self._own[rows]] = own
                 span.extend(vectors, least)
                 if span.size > before[kind] and isolated is None:
-                    isolated = span.isolated(sets)
+                    isolated = span.isolated(np.array(self._sets))
             if isolated is not None:
                 for kind, span in self.spans.items():
                     span.truncate(before[kind])
