@@ -30,10 +30,11 @@ from fco_cli.problem.descent import cached_by_format, row_loop
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
 from fco_cli.problem.models.linear import Model
-from fco_cli.problem.risk import scores_of
+from fco_cli.problem.risk import blas, scores_of
 
 ISOLATED = 1 - 1e-6  # share of a combination's squared norm that few rows have: all others disturb its third digit
 SIGNAL = 1e3  # least norm of a combination relative to the rounding of its terms, for three digits
+SMALL = 0.1  # relative norm of a projection whose rounding counts
 FILE = "models.bin"  # in the folder of the ledger
 ROWS, SLOPES, LOSSES = range(3)  # kinds of records
 HEADER = 2 * 8  # bytes of a record's kind and length
@@ -77,7 +78,8 @@ class RowSpan:
             if not (0 < norm < np.inf):
                 continue
             rest = vector / norm
-            for _ in range(2):  # the second time removes rounding of the first
+            rest = rest - (self.basis @ rest) @ self.basis
+            if np.linalg.norm(rest) < SMALL:  # remove the rounding of the first time
                 rest = rest - (self.basis @ rest) @ self.basis
             if (norm := np.linalg.norm(rest)) > least:
                 self.append(rest / norm)
@@ -192,7 +194,8 @@ class KnownModels:
                 added += b"".join(_record(kind, vector) for vector in span.basis[before[kind] :])
             return used, added
 
-        self.position = self.ledger.append(FILE, self.position, new)
+        with blas().limit(limits=1, user_api="blas"):  # several threads take longer for products of this size
+            self.position = self.ledger.append(FILE, self.position, new)
         return None if isolated is None else cells[isolated]
 
     def _add_rows(self, hashes: list[int]) -> None:
