@@ -35,9 +35,9 @@ def plural(count: int, noun: str) -> str:
 COMMENTS = {  # above the keys in `site.yaml`
     "min_rows": "smallest number of rows behind an answered number: batch, part, fold, cell; at least 3",
     "site_splits": "the site draws training, validation and test rows, folds and batches; false: the analyst does",
-    "refuse_differences": "refuse differences below min_rows rows, steep models, clipped rows with little noise",
+    "refuse_differences": "refuse differences below min_rows rows, steep models, kinks, clipped rows with little noise",
     "fixed_group": "masked sums need all sites of a session, and its group must not differ by 1 or 2 sites from others",
-    "hide_small_cells": "merge or hide categories, bins and counts below min_rows; round extremes of columns",
+    "hide_small_cells": "merge or hide categories, bins, counts, cross cells below min_rows; round extremes of columns",
     "max_subsets": "different row subsets (training rows, folds, ...) over all runs",
     "max_subsets_per_row": "the same, relative to the number of rows",
     "max_equations_per_value": "answered numbers over all runs, relative to the values in the table (rows x columns)",

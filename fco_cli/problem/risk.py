@@ -74,7 +74,7 @@ def evaluate_quadratic(panels, linear, constant, w, rows, products, values, grad
 
 
 @cache
-def _blas() -> ThreadpoolController:
+def blas() -> ThreadpoolController:
     """Return the controller of NumPy's threads; the search for the libraries takes milliseconds."""
     return ThreadpoolController()
 
@@ -98,7 +98,7 @@ class QuadraticRisk:
         if data.relative_weights is not None:
             row_weights *= data.relative_weights
         # Use one thread: the bits of a product depend on the number of threads, which differs between processes.
-        with _blas().limit(limits=1, user_api="blas"):
+        with blas().limit(limits=1, user_api="blas"):
             for low in range(0, len(data.y), rows_at_once):
                 chunk = slice(low, low + rows_at_once)
                 scale = np.sqrt(row_weights[chunk])[:, None]

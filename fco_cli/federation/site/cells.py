@@ -24,6 +24,8 @@ MAX_CHANCE = 1e-6  # probability that random draws from the range of a column re
 MAX_ROUND = 0.2  # share of multiples of 10 in a column of record numbers
 MIN_PRECISE_ROWS = 10  # values of a column of long record numbers
 MAX_PARTS = 32  # of rows whose cells are kept
+MAX_VALUES = 12  # of a column, of which each has a cell
+MAX_WORK = 1e9  # of the search for cross cells of three columns
 MIN_CURVATURE = 1e-9  # relative curvature of a row that a model does not saturate
 
 
@@ -94,6 +96,47 @@ def cells_of(x: Rows, least: int) -> Array:
         cell for own, _ in _frequent_values(x) for cell in (own, ~own) if min(own.sum(), rows - own.sum()) >= least
     ]
     return np.unique(np.array(cells, float).reshape(-1, rows), axis=0)
+
+
+def column_cells(x: Rows, least: int) -> tuple[Array, Array]:
+    """Return cells [K, N] of `least` rows or more on both sides, and their columns [K].
+
+    They are the rows in which a column has a value of some rows, or another one than its most frequent value. Columns
+    with many such values, which are numbers, have the latter only.
+    """
+    rows = x.shape[0]
+    places = np.unique(x.columns) if isinstance(x, SparseRows) else np.arange(x.shape[1])
+    cells, columns = [np.zeros((0, rows), bool)], [np.zeros(0, int)]
+    for place, (own, _) in zip(places, _frequent_values(x), strict=True):
+        made = [own, ~own]
+        if not isinstance(x, SparseRows):
+            values, counts = np.unique(np.asarray(x)[:, place], return_counts=True)
+            if len(common := values[counts >= least]) <= MAX_VALUES:
+                made += [np.asarray(x)[:, place] == value for value in common]
+        kept = np.unique([one for one in made if least <= one.sum() <= rows - least] or cells[0], axis=0)
+        cells, columns = [*cells, kept], [*columns, np.full(len(kept), place)]
+    return np.concatenate(cells), np.concatenate(columns)
+
+
+def small_cells(x: Rows, least: int) -> Iterator[tuple[Array, list[int]]]:
+    """Yield the rows of cross cells of fewer than `least` rows, and their two or three columns (`column_cells`).
+
+    Cells of three columns are left out if there are many columns, or within a small cell of two.
+    """
+    cells, columns = column_cells(x, least)
+    numbers = cells.astype(np.float32)
+    counts = numbers @ numbers.T
+    is_small = (counts > 0) & (counts < least)
+    for a, b in np.argwhere(np.triu(is_small)):
+        yield np.flatnonzero(cells[a] & cells[b]), [int(columns[a]), int(columns[b])]
+    if len(cells) ** 3 * x.shape[0] > MAX_WORK:
+        return
+    for a, b in np.argwhere(np.triu(counts >= least, 1)):
+        both = cells[a] & cells[b]
+        of_three = numbers @ both
+        for c in np.flatnonzero((of_three > 0) & (of_three < least) & ~is_small[a] & ~is_small[b]):
+            if c > b:
+                yield np.flatnonzero(both & cells[c]), sorted({int(columns[one]) for one in (a, b, c)})
 
 
 class KnownCells:

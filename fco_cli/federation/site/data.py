@@ -31,7 +31,8 @@ from fco_cli.federation.schema import Apply, Count, FitTerms, Fold, NoisyMoments
 from fco_cli.federation.sharing import EXACT
 from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
 from fco_cli.federation.site.disclosure import Disclosure
-from fco_cli.federation.site.preparations import check_preparation, check_units, with_own_fills
+from fco_cli.federation.site.isolation import KnownModels
+from fco_cli.federation.site.preparations import check_offset, check_preparation, check_units, with_own_fills
 from fco_cli.federation.site.rows import Fit, SiteFile, Split
 from fco_cli.federation.site.spans import columns_of
 from fco_cli.federation.site.terms import SiteTerms, check_terms
@@ -75,7 +76,7 @@ class SiteData:
     def __init__(self, name: str, file: SiteFile, policy: Policy, disclosure: Disclosure) -> None:
         self.name, self.file, self.policy, self.disclosure = name, file, policy, disclosure
         self.task: Custom | None = None
-        self.terms = SiteTerms(self)
+        self.terms, self.models = SiteTerms(self), KnownModels(disclosure)
         self.fits: list[Fit] = []  # of the last `prepare`
         self.dtype = "float64"
         self.outputs = 1  # scores per row that the site's labels need
@@ -121,6 +122,8 @@ class SiteData:
         answers = []
         for fit, fold in zip(fits, request.folds, strict=True):
             self.disclosure.check_parts(fit.split.parts, fold is not None)
+            if (offset := task.offset_expression()) is not None:
+                check_offset(offset, self.file.data.take(fit.split.parts.training).raw, self.disclosure)
             answers.append(self._row_counts(fit.split, task, request))
         self.task, self.fits, self.dtype, self.outputs = task, fits, request.dtype, outputs
         self._loss = task.configured_loss()
@@ -164,7 +167,9 @@ class SiteData:
     def _max_parameters(self, split: Split, task: Custom) -> int | None:
         """Return the largest number of parameters of which Hessians of a fit are sent; None: no limit."""
         table = split.training_table()
-        columns = columns_of(self.disclosure.merge_levels(table, table), task.flag_missing)
+        columns = np.zeros((len(table.x), 0))
+        if self.policy.hide_small_cells and len(table.x):
+            columns = columns_of(self.disclosure.merge_levels(table, table), task.flag_missing)
         return self.disclosure.max_parameters(len(table.x), columns)
 
     def _held_out_events(self, split: Split, task: Custom) -> int | None:

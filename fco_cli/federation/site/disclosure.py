@@ -165,14 +165,14 @@ class Disclosure:
             if rows.any():
                 self.policy.check_rows(int(rows.sum()), f"a part ({subject})", remedy)
         if self.policy.refuse_differences or self.policy.max_subsets or self.policy.max_subsets_per_row:
-            hashes = self._row_hashes
+            hashes = self.row_hashes
             everything = np.ones(len(hashes), dtype=bool)  # sums over the parts add up to those over the whole file
             self.ledger.add_subsets(
                 [np.sort(hashes[rows]) for rows in (*parts, everything)], np.sort(hashes), self.policy
             )
 
     @cached_property
-    def _row_hashes(self) -> Array:
+    def row_hashes(self) -> Array:
         """Keyed hashes [N] of the rows; equal rows are numbered."""
         seen: dict[bytes, int] = {}
         hashes = np.empty(len(self.data.y), np.uint64)
@@ -322,7 +322,7 @@ class Disclosure:
         refused = self.policy.messages is not None and "hessian" not in self.policy.messages
         if refused or self.policy.min_noise > 0:
             return 0
-        if self.policy.hide_small_cells and smallest_cross_cell(x) < self.policy.min_rows:
+        if self.policy.hide_small_cells and rows > 0 and smallest_cross_cell(x) < self.policy.min_rows:
             return 0
         limit = self.policy.max_parameters_per_row
         return None if limit is None else int(limit * rows)

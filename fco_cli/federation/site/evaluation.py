@@ -70,6 +70,9 @@ class SiteEvaluator:
         if request.differences:
             for others in self._compared_rows(request, rows):
                 self._check_steepness(request.fits, others, models)
+        for one in request.fits:
+            if (data := rows.get(one.fit)) is not None and (one.noise is None or not one.noise.by_row):
+                self._check_combinations(request, one, data, models[one.fit])
         withheld = () if self.policy.share_accuracy else ("hits", "squares")
         answer = Arrays()
         with np.errstate(all="ignore"):  # the coordinator detects overflows
@@ -114,6 +117,11 @@ class SiteEvaluator:
             if one.scores is not None and (data := rows.get(one.fit)) is not None:
                 model, w = self._fit(one).linear(), models[one.fit]
                 check_scores(one.scores, self._loss, model, data, w, self.disclosure, is_masked)
+            if (data := rows.get(one.fit)) is not None:
+                fit, w, count = self._fit(one), models[one.fit], one.hessians
+                for some, hessian in ((w[:count], True), (w[count:], False)):
+                    if len(some):
+                        self.site_data.models.check(self._loss, fit, ["training"], data, [some], hessian=hessian)
         answer = Arrays()
         with np.errstate(all="ignore"):
             for one in request.fits:
@@ -173,6 +181,14 @@ class SiteEvaluator:
         for one in fits:
             if (data := rows.get(one.fit)) is not None:
                 self.disclosure.check_curvature(self._loss, self._fit(one).linear(), data, models[one.fit])
+
+    def _check_combinations(self, request: Evaluate, models: EvaluatedModels, data: ClientData, w: Array) -> None:
+        """Raise Refusal for models of which the answers, with earlier ones, determine few rows."""
+        fit, parts = self._fit(models), [request.part]
+        if request.differences and (training := fit.rows().training) is not None:
+            parts, data = ["training", request.part], joined(training, data)
+            self.site_data.models.check(self._loss, fit, ["training"], training, [w], gradient=False)
+        self.site_data.models.check(self._loss, fit, parts, data, [w], gradient=request.gradient)
 
     def _weight(self, models: FitModels, part: str) -> float:
         if self.site_data.agreed is not None:

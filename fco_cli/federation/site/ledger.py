@@ -19,7 +19,7 @@ import numpy as np
 from fco_cli.errors import UserError
 from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
 from fco_cli.federation.site.spans import KnownTerms
-from fco_cli.files import flush_file, lock_file, write_atomically
+from fco_cli.files import flush_file, lock_file, write_all, write_atomically
 from fco_cli.problem.layout import Array
 
 LEDGER_FOLDER = "ledger"  # in the site's folder
@@ -139,6 +139,25 @@ class Ledger:
             check(known)
             if new not in known:
                 write_atomically(path, msgspec.json.encode([*known, new]))
+
+    def append(self, name: str, position: int, make: Callable[[bytes], tuple[int, bytes]]) -> int:
+        """Append to a file what `make` returns for its content from a position on; return the new end of the file.
+
+        `make` also returns how many bytes of that content are complete; the others are overwritten.
+        """
+        with self._locked():
+            path = self.folder / name
+            is_new, file = not path.exists(), os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            with io.FileIO(file, "r+") as stream:
+                stream.seek(position)
+                used, added = make(stream.read())
+                if added:
+                    os.ftruncate(file, position + used)
+                    stream.seek(position + used)
+                    write_all(stream, added)
+                    if self.flush:
+                        flush_file(file, new_in=self.folder if is_new else None)
+            return position + used + len(added)
 
     def is_first(self, name: str, value: str) -> bool:
         """Record the first value under a name; return False for another one later."""

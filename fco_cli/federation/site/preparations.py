@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fco_cli.data.expressions import Expression
 from fco_cli.data.format import Features, shown
+from fco_cli.data.offsets import offset_column
 from fco_cli.data.preparation import Categories, Preparation
 from fco_cli.data.statistics import category_counts
 from fco_cli.federation.policy import POLICY_FILE, Refusal
@@ -37,6 +39,17 @@ def check_preparation(preparation: Preparation, table: Features, disclosure: Dis
             remedy = "set task.flag_missing=false"
             subject = f"an indicator of missing values ({shown(name)})"
             disclosure.policy.check_rows(int(missing.sum()), subject, remedy)
+
+
+def check_offset(expression: Expression, table: Features, disclosure: Disclosure) -> None:
+    """Raise Refusal if an offset has another value in few training rows: runs with and without it would isolate them.
+
+    The column of an offset is not among those of a formula, whose columns are checked.
+    """
+    if not disclosure.policy.hide_small_cells or not len(table.x):
+        return
+    place = table.names.index(offset_column(expression))
+    check_rare_values(replace(table, x=table.x[:, [place]], names=[table.names[place]], levels={}), disclosure.policy)
 
 
 def with_own_fills(preparation: Preparation, split: Split, disclosure: Disclosure) -> Preparation:

@@ -50,6 +50,11 @@ class Split:
         """Return the summary of the training rows."""
         return Summary.of(name, self.table(self.parts.training))
 
+    def rows_of(self, part: str) -> Array:
+        """Return the indices of a part's rows in the file."""
+        rows = {"training": self.parts.training, "held_out": self.parts.validation, "test": self.parts.test}[part]
+        return np.flatnonzero(rows)
+
     def check_needs_no_preparation(self) -> None:
         """Raise Refusal if the rows have categorical or missing values."""
         if self.data.levels or first_row(np.isnan, self.data.x) is not None:

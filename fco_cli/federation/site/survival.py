@@ -154,6 +154,7 @@ class SiteSurvival:
         self.policy.check_rows(len(data.y), "a part (training rows)")
         self.disclosure.charge(numbers, evaluations=1, **amounts)
         self.disclosure.check_curvature(loss, model, data, w)
+        self.site_data.models.check(loss, fit, ["training"], data, [w], gradient=False)
         return data, scores_of(model, data, w)[0, 0].astype(float)
 
     def _check_cells(self, labels: Array, scores: Array) -> None:

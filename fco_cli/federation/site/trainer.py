@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.algorithms.arrays import Matrix, Scalar, Vector, by_job, slot_count, views
-from fco_cli.algorithms.protocol import Federated
+from fco_cli.algorithms.protocol import Federated, State
 from fco_cli.algorithms.transforms import all_transforms
 from fco_cli.federation.message import (
     MAX_MAGNITUDE,
@@ -31,7 +32,8 @@ from fco_cli.federation.sharing import with_fit
 from fco_cli.federation.site.data import SiteData
 from fco_cli.federation.site.memory import SiteMemory
 from fco_cli.federation.site.row_noise import draw_batches
-from fco_cli.federation.site.rows import Prepared
+from fco_cli.federation.site.rows import Fit, Prepared
+from fco_cli.problem.data import ClientData
 from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.mirror_maps import all_mirrors
 from fco_cli.problem.problem import TaskData
@@ -40,6 +42,7 @@ from fco_cli.problem.risk import own_losses
 from fco_cli.problem.streams import local_steps_of, message_keys
 
 T = TypeVar("T")
+MAX_CHECKED = 50  # models of the local steps of a round
 
 
 class SiteTrainer:
@@ -48,6 +51,7 @@ class SiteTrainer:
     def __init__(self, site_data: SiteData, folder: Path) -> None:
         self.site_data, self.memory = site_data, SiteMemory(folder)
         self.algorithm: Federated | None = None
+        self.plain: Federated | None = None  # without the transform
         self.initial: Array | None = None
         self.clip_norms: Array | None = None  # [J], largest norms of messages; None without clipping
         self.stack_number, self.fit_index = -1, -1
@@ -85,7 +89,9 @@ class SiteTrainer:
         self.site_data.disclosure.check_multiplier(transform, multipliers)
         self.clip_norms = numbers[-1]["clip_norm"] if "clip_norm" in names else None
         varying = Varying(read["client_lr"], read["server_lr"], *numbers)
-        self.algorithm = algorithm.with_transform(transform).bind(problem, varying)
+        self.algorithm = self.plain = algorithm.with_transform(transform).bind(problem, varying)
+        if transform.name != "none":
+            self.plain = algorithm.bind(problem, replace(varying, transform=None))
         self.initial = self.algorithm.initial_client_arrays(problem.initial_models(varying.psi))
         self.stack_number, self.fit_index = request.stack, request.fit
         return Message("")
@@ -134,23 +140,31 @@ class SiteTrainer:
         disclosure.charge(slots * jobs * problem.layout.size, rounds=jobs)
         first = received[algorithm.broadcast[0].name]
         check_curvature = partial(disclosure.check_curvature, self.site_data.loss(), problem.model, rows)
-        is_strict = disclosure.policy.refuse_differences
+        check_models = partial(self._check_models, fit, rows)
+        is_strict, checked = disclosure.policy.refuse_differences, []
         if is_strict:
-            for model in (algorithm.client_model(first, received, 0.0), *algorithm.other_models(received, steps)):
+            start, *others = algorithm.client_model(first, received, 0.0), *algorithm.other_models(received, steps)
+            for model in (start, *others):
                 check_curvature(model)
+            checked = [start]
         self.memory.apply_outcomes(self._outcomes(request))
         assert self.initial is not None
         kept = self.memory.read(tokens, self.initial) if algorithm.client_arrays else self.initial
         if is_strict:
-            for model in _remembered_models(algorithm, kept):
+            for model in (remembered := _remembered_models(algorithm, kept)):
                 check_curvature(model)
+            if not hides_rows:
+                for model in (*others, *remembered):
+                    check_models([model])
         keys = message_keys(request.seed, request.round, clients) if algorithm.transform.random else None
         with np.errstate(all="ignore"):  # messages that are not finite are dropped from the mean
-            message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
             if is_strict and uses_batches and len(edges) > 2 and not hides_rows:  # gradients at several models
-                check_curvature(algorithm.client_model(first + message[0], received, float(len(edges) - 1)))
-                for model in _remembered_models(algorithm, after):
+                for model in self._models_of_steps(received, kept, order, edges):
                     check_curvature(model)
+                    checked.append(model)
+            if is_strict and not hides_rows:
+                check_models(checked)
+            message, after = algorithm.client_update(received, kept, rows, order, edges, keys, row_noise)
             if algorithm.client_arrays:
                 self.memory.propose(request.round, tokens, after)
             if factor is not None:  # masked messages are weighted at the site
@@ -159,6 +173,27 @@ class SiteTrainer:
             if noise is not None:
                 sent = _add_noise(sent, noise)
         return Message("", arrays=with_fit(sent, self.fit_index))
+
+    def _models_of_steps(self, received: State, memory: Array, order: Array, edges: Array) -> Iterator[Array]:
+        """Yield the models [J, P] after the local steps of a round, of at most MAX_CHECKED of them.
+
+        They are computed without the transform, which may hide in a message what the steps did.
+        """
+        algorithm = self.plain
+        assert algorithm is not None
+        rows, steps = algorithm.problem.data, len(edges) - 1
+        own = memory[: slot_count(algorithm.client_arrays, algorithm.problem.layout.size)]
+        for k in np.unique(np.linspace(1, steps, min(steps, MAX_CHECKED)).astype(int)).tolist():
+            part = (order[: edges[k]], edges[: k + 1])
+            message, after = algorithm.client_update(received, own.copy(), rows, *part)
+            yield algorithm.client_model(received[algorithm.broadcast[0].name] + message[0], received, float(k))
+            yield from _remembered_models(algorithm, after)
+
+    def _check_models(self, fit: Fit, rows: ClientData, steps: list[Array]) -> None:
+        """Raise Refusal if a sum of gradients at some models, with earlier answers, determines few rows."""
+        sent, loss = self._bound_algorithm(self.stack_number).sent, self.site_data.loss()
+        value, hessian = (any(isinstance(array, kind) for array in sent) for kind in (Scalar, Matrix))
+        self.site_data.models.check(loss, fit, ["training"], rows, steps, value=value, hessian=hessian)
 
     def _factors_and_noise(self, request: Train, jobs: int) -> tuple[Array | None, Array | None]:
         """Return this site's weights and noise deviations [J] for masked messages, each None if not requested."""
@@ -204,6 +239,9 @@ class SiteTrainer:
         for part, data in (("train", rows.training), ("validation", rows.held_out)):
             if data is not None:
                 self.site_data.disclosure.check_curvature(loss, model, data, kept)
+                fit = self.site_data.fit(self.fit_index)
+                parts = ["training" if part == "train" else "held_out"]
+                self.site_data.models.check(loss, fit, parts, data, [kept], gradient=False)
                 losses, accuracy = own_losses(data, model, loss, kept[None], np.zeros(1, int))
                 arrays[f"own_{part}_loss"] = np.where(losses[0] > MAX_MAGNITUDE, np.inf, np.maximum(losses[0], 0))
                 if accuracy is not None and self.site_data.policy.share_accuracy:

@@ -51,6 +51,7 @@ def test_the_10_000th_evaluation(attack, tmp_path, monkeypatch):
     )  # fmt: skip
     attacker = ready(attack(data=tmp_path / "large.npz"))
     monkeypatch.setattr(attacker.site.disclosure, "check_curvature", lambda *_: None)
+    monkeypatch.setattr(attacker.site.data.models, "check", lambda *_, **__: None)
     monkeypatch.setattr(SiteEvaluator, "_evaluate_rows", lambda _, __, models, *rest: {"value": np.zeros(models.jobs)})
     kinds = [attacker.evaluate(np.zeros((100, 4)), gradient=False).kind for _ in range(99)]
     assert kinds == ["evaluate"] * 50 + ["refused"] * 49

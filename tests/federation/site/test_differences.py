@@ -334,3 +334,96 @@ def test_columns_that_mark_few_rows_without_a_preparation(hospital, table):
         raw = Preparation([f"x{k}" for k in range(4)], [0.0] * 4, {}, [])
         answer = attacker.send("apply", {"preparations": [raw.as_json()], "outputs": 1, "start": None})
         assert answer.kind == expected, answer.head
+
+
+def attack_by_a_cross_cell(attacker, size: float = 1.0, together: bool = True) -> np.ndarray | None:
+    """Return the only diabetic smoker from four gradients, whose weights of all other patients cancel."""
+    attacker.apply(attacker.prepare())
+    models = np.zeros((4, 6))
+    models[:, [1, 4]] = size * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    models[:, 5] = 0.5
+    gradients = []
+    for part in [models] if together else models[:, None]:
+        response = attacker.evaluate(part)
+        if response.kind == "refused":
+            assert "sum over 1 row requested" in refusal(response)
+            assert "drop or merge the columns x1 and x4" in refusal(response)
+            return None
+        gradients += list(response.arrays["gradient"])
+    cell = gradients[0] - gradients[1] - gradients[2] + gradients[3]
+    return cell[:5] / cell[5]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("together", [True, False])
+def test_gradients_about_a_cross_cell(hospital, table, size, together):
+    x = with_diabetes(table[0])
+    found = attack_by_a_cross_cell(hospital(preset("research"), x), size, together)
+    np.testing.assert_allclose(found, x[3], rtol=1e-2, atol=1e-2)
+    strict = hospital(None, x)
+    assert attack_by_a_cross_cell(strict, size, together) is None
+    assert strict.site.disclosure.ledger.read().steep_models == 1
+
+
+def attack_by_offsets(attacker) -> np.ndarray | None:
+    """Return the row that an offset marks, from gradients of the squared loss with and without it."""
+    sums = []
+    for offset in (None, "x1"):
+        prepared = attacker.prepare(loss="squared", formula="x0 + x2 + x3", offset=offset)
+        if prepared.kind == "refused":
+            return None
+        base = agree(Summary.from_plain(prepared.head["summary"]), Recipe(standardize=False))
+        base.terms.extend(Term(name, (Column(name),)) for name in ("x0", "x2", "x3"))
+        attacker.features = 4
+        applied = attacker.send("apply", {"preparations": [base.as_json()], "outputs": 1, "start": None})
+        assert applied.kind == "apply", applied.head
+        sums.append(attacker.evaluate().arrays["gradient"][0])
+    return (sums[1] - sums[0])[:3] / (sums[1] - sums[0])[3]
+
+
+def test_offsets_do_not_mark_few_rows(hospital, table):
+    x = table[0].copy()
+    x[:, 1] = np.arange(ROWS) == 3
+    np.testing.assert_allclose(attack_by_offsets(hospital(preset("research"), x)), x[3, [0, 2, 3]])
+    assert attack_by_offsets(hospital(None, x)) is None
+    assert attack_by_offsets(hospital()) is not None  # an offset of many rows
+
+
+def bind(attacker, algo: str, strength: float, rate: float, transform: dict, numbers: list[float]):
+    """Bind an algorithm with an l1 penalty."""
+    head = {
+        "fit": 0, "stack": 1, "jobs": 1, "algo": {"name": algo}, "regularizer": {"name": "l1", "strength": strength},
+        "mirror": {"name": "euclidean"}, "transform": transform,
+    }  # fmt: skip
+    one = np.ones(1)
+    answer = attacker.send(
+        "stack", head, client_lr=rate * one, server_lr=one, psi=np.array([[strength]]), options=np.zeros((1, 1)),
+        transform=np.array([numbers]),
+    )  # fmt: skip
+    assert answer.kind == "stack", answer.head
+
+
+def through_a_penalty(attacker):
+    """Make two steps: the first to a steep model, the second back to 0, by labels for which both gradients cancel."""
+    bind(attacker, "fedmid", 0.05, 1e9, {"name": "none"}, [0.0])
+    answer = train(attacker, 0, {"w": np.zeros((1, 2))}, steps=2)
+    assert answer.kind == "refused" or answer.arrays["w"][0, 0] == 0
+    return answer
+
+
+def behind_a_transform(attacker):
+    """Clip the message, so that its sum with the first model is not steep."""
+    bind(attacker, "fedmid", 0.0, 1e9, {"name": "clip_noise", "noise_multiplier": 0.0}, [1e-6, 0.0, 1e-5])
+    return train(attacker, 0, {"w": np.zeros((1, 2))}, steps=2)
+
+
+@pytest.mark.parametrize("request_of", [through_a_penalty, behind_a_transform])
+def test_steep_models_between_local_steps(hospital, request_of):
+    random = np.random.default_rng(1)
+    z = np.linspace(-2, 2, ROWS)
+    y = (z > 0) ^ (np.arange(ROWS) % 9 < 2)
+    for policy, expected in ((preset("research"), "train"), (None, "refused")):
+        attacker = hospital(policy, np.column_stack([z + 1e-6 * random.normal(size=ROWS)]), y.astype(float))
+        attacker.apply(attacker.prepare())
+        answer = request_of(attacker)
+        assert answer.kind == expected, answer.head

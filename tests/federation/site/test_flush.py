@@ -36,11 +36,21 @@ def test_an_answer_of_a_strict_site_waits_for_the_disk(attack, flushed):
     attacker.apply(attacker.prepare())
     flushed.clear()
     assert attacker.evaluate().kind == "evaluate"
-    (ledger, counts), (audit, entries) = flushed
-    assert (ledger, audit) == ("counts.json", "audit.jsonl")
+    (ledger, counts), (models, weights), (audit, entries) = flushed
+    assert (ledger, models, audit) == ("counts.json", "models.bin", "audit.jsonl")
+    assert len(weights) > 2 * 60 * 8  # slopes and losses of the rows
     assert b'"evaluations":1,' in counts
     assert b'"kind":"evaluate"' in entries.splitlines()[-1]
     assert entries == attacker.site.audit.path.read_bytes()
+
+
+def test_an_answer_that_adds_nothing_waits_for_two_flushes(attack, flushed):
+    attacker = attack()
+    attacker.apply(attacker.prepare())
+    attacker.evaluate()
+    flushed.clear()
+    assert attacker.evaluate().kind == "evaluate"
+    assert [name for name, _ in flushed] == ["counts.json", "audit.jsonl"]
 
 
 def test_a_refusal_of_a_strict_site_is_on_disk(attack, flushed):
