@@ -69,30 +69,64 @@ def status(page):
     return page.find_element("id", "status").text
 
 
-@pytest.mark.parametrize("name", ["fedmid", "feddualavg"])
-def test_the_page_computes_what_the_engine_computes(page, name, here, tmp_path):
-    rounds = 5
-    found = page.execute_script(SIMULATE, name, SETTINGS, rounds)
-    table = tmp_path / "rows.csv"
+def run_engine(here, folder, clients, *overrides):
+    """Run the engine on the rows of the page; return its model with the bias and its last objective."""
+    table = folder / "rows.csv"
     with table.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*(f"x{j}" for j in range(40)), "label", "client"])
-        for m, (x, y) in enumerate(found["clients"]):
+        for m, (x, y) in enumerate(clients):
             writer.writerows([*map(repr, row), repr(label), f"c{m}"] for row, label in zip(x, y, strict=True))
     here(
         "task=custom", f"task.path={table}", "task.client=client", "task.label=label", "task.standardize=false",
-        "task.loss=squared", "task.holdout=none", "regularizer=l1", "regularizer.strength=0.4", f"algo={name}",
-        "hparams.client_lr=0.01", "hparams.server_lr=0.8", f"hparams.rounds={rounds}", "hparams.batch_size=60",
-        "hparams.local_epochs=20", "hparams.clients_per_round=all", f"output_dir={tmp_path / 'outputs'}",
+        "task.loss=squared", "task.holdout=none", "regularizer=l1", "regularizer.strength=0.4",
+        f"output_dir={folder / 'outputs'}", *overrides,
     )  # fmt: skip
-    (path,) = (tmp_path / "outputs").rglob("model.npz")
+    (path,) = (folder / "outputs").rglob("model.npz")
     model = np.load(path)
-    expected = np.append(model["weights"].ravel(), model["bias"])
-    assert np.abs(expected).max() > 0.3
-    np.testing.assert_allclose(found["model"], expected, rtol=0, atol=1e-10)
     with (path.parent / "metrics.csv").open() as file:
         last = list(csv.DictReader(file))[-1]
-    assert found["objective"] == pytest.approx(float(last["objective"]), rel=1e-10)
+    return np.append(model["weights"].ravel(), model["bias"]), float(last["objective"])
+
+
+@pytest.mark.parametrize(
+    ("name", "algo", "steps"),
+    [
+        ("fedmid", "fedmid", 20),
+        ("feddualavg", "feddualavg", 20),
+        ("zhj", "zhj", 20),
+        ("proximal_gradient", "fedmid_osp", 1),  # with one local step and psi at the server only, they are the same
+    ],
+)
+def test_the_page_computes_what_the_engine_computes(page, name, algo, steps, here, tmp_path):
+    rounds = 5 if steps > 1 else 40
+    found = page.execute_script(SIMULATE, name, SETTINGS, rounds)
+    expected, objective = run_engine(
+        here, tmp_path, found["clients"], f"algo={algo}", "hparams.client_lr=0.01", "hparams.server_lr=0.8",
+        f"hparams.rounds={rounds}", "hparams.batch_size=60", f"hparams.local_epochs={steps}",
+        "hparams.clients_per_round=all",
+    )  # fmt: skip
+    assert np.abs(expected).max() > 0.3
+    np.testing.assert_allclose(found["model"], expected, rtol=0, atol=1e-10)
+    assert found["objective"] == pytest.approx(objective, rel=1e-10)
+
+
+def test_the_gap_is_to_the_optimum_of_the_engine(page, here, tmp_path):
+    values = "return {gap: last.gap, optimum: Array.from(optimum(clients, settings.strength)),"
+    found = page.execute_script(SIMULATE.replace("return {", values), "fedmid", SETTINGS, 5)
+    expected, least = run_engine(here, tmp_path, found["clients"], "algo=optimum")
+    np.testing.assert_allclose(found["optimum"], expected, rtol=0, atol=1e-6)
+    assert found["gap"] == pytest.approx(found["objective"] - least, rel=1e-7)
+
+
+def test_control_variates_remove_the_bias_and_psi_at_both_places_adds_one(page):
+    settings = SETTINGS | {"heterogeneity": 0.6, "serverRate": 1, "steps": 50}
+    script = SIMULATE.replace("return {", "return {gap: last.gap,")
+    gaps = {name: page.execute_script(script, name, settings, 60)["gap"] for name in ("fedmid", "feddualavg", "zhj")}
+    assert gaps["zhj"] < 1e-10 < 1e-3 < gaps["feddualavg"] < gaps["fedmid"] / 10
+    settings |= {"steps": 1, "clientRate": 0.1}
+    assert page.execute_script(script, "proximal_gradient", settings, 60)["gap"] < 1e-6
+    assert page.execute_script(script, "fedmid", settings, 60)["gap"] > 0.1
 
 
 def test_averages_of_sparse_models_are_dense_and_dual_averages_are_not(page):
@@ -133,6 +167,37 @@ def test_settings_change_the_pictures_and_divergence_is_stated(page):
     set_value(page, "clientRate", "-0.25")
     set_value(page, "round", "60")
     assert "FedDualAvg diverges: lower a learning rate" in status(page)
+
+
+def test_every_choice_of_algorithms_has_its_panels_curves_and_legend(page):
+    labels = {"fedmid": "FedMiD", "feddualavg": "FedDualAvg", "zhj": "ZHJ", "proximal_gradient": "Proximal gradient"}
+    options = page.find_elements("css selector", "#algorithm option")
+    choices = [option.get_attribute("value") for option in options]
+    assert {name for choice in choices for name in choice.split(",")} == set(labels)
+    for choice in choices:
+        set_value(page, "algorithm", choice)
+        names = choice.split(",")
+        expected = [labels[name] for name in names]
+        assert [one.text for one in page.find_elements("css selector", "#panels h2")] == expected
+        assert [one.text for one in page.find_elements("css selector", "#legend li")][1:] == expected
+        assert all(f"{label}: clients have" in status(page) for label in expected)
+        assert status(page).count("gap to the optimum") == len(names)
+        for name in names:
+            assert page.find_elements("css selector", f"#gap path[stroke='var(--{name})']")
+            assert page.execute_script(
+                "return getComputedStyle(document.documentElement).getPropertyValue(arguments[0])", f"--{name}"
+            )
+        assert page.find_element("id", "steps").is_enabled() == (choice != "proximal_gradient")
+
+
+def test_gaps_of_different_numbers_of_steps_can_be_told_apart(page):
+    page.get("about:blank")
+    page.get(PAGE.as_uri() + "#algorithm=feddualavg&heterogeneity=0.6&clientRate=0.01&steps=10&round=60")
+    printed = set()
+    for steps in (10, 50, 100):
+        set_value(page, "steps", steps)
+        printed.add(status(page).rpartition("optimum ")[2])
+    assert len(printed) == 3
 
 
 def test_the_address_sets_the_inputs(page):
