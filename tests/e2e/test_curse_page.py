@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
@@ -223,3 +224,48 @@ def test_the_page_fits_the_window_and_names_every_control(page, width):
         assert picture.get_attribute("aria-label")
     assert [entry for entry in page.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
     assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("problem", ["Round 0. Proximal gradient: clients have 0 non-zero"]),
+        ("proximal_gradient", ["Round 1. Proximal gradient: clients have 40 non-zero"]),
+        ("local_steps", ["Round 4. FedMiD: ", "gap to the optimum 1.2."]),
+        (
+            "curse",
+            ["have 10 to 16 non-zero weights, their average has 33, the server's model 8; gap to the optimum 1.1."],
+        ),
+        ("dual_averaging", ["Round 12. FedMiD: ", "FedDualAvg: clients have 8 non-zero weights, their average has 8"]),
+        ("learning_rates", ["Round 20. FedDualAvg diverges"]),
+        ("exact", ["Round 40. FedDualAvg: ", "gap to the optimum 1.4e-2. ZHJ: ", "gap to the optimum below 1e-12."]),
+    ],
+)
+def test_the_pictures_of_the_tutorial(page, name, texts):
+    text = (PAGE.parents[1] / "tutorials" / "paper" / f"{name}.md").read_text(encoding="utf-8")
+    (address,) = re.findall(r'<iframe src="../../_static/curse.html(#[^"]*)"', text)
+    page.get("about:blank")
+    page.get(PAGE.as_uri() + address)
+    assert f"algorithm={page.find_element('id', 'algorithm').get_attribute('value')}&" in address
+    assert all(one in status(page) for one in texts), status(page)
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "settings", "round_", "gap"),
+    [
+        ("proximal_gradient", "proximal_gradient", {"clientRate": 0.1}, 60, "2.4e-9"),
+        ("local_steps", "fedmid", {"heterogeneity": 0, "steps": 1}, 60, "1.1"),
+        ("learning_rates", "feddualavg", {"clientRate": 10**-0.75}, 60, "1.5e-2"),
+        ("learning_rates", "feddualavg", {"clientRate": 10**-1.5}, 60, "3.6e-3"),
+        ("learning_rates", "feddualavg", {}, 60, "5.1e-4"),
+        ("learning_rates", "feddualavg", {"clientRate": 0.001}, 60, "4.6e-2"),
+        ("exact", "feddualavg", {"heterogeneity": 0.6, "steps": 10}, 40, "1.1e-3"),
+        ("exact", "feddualavg", {"heterogeneity": 0.6, "steps": 100}, 40, "2.8e-2"),
+    ],
+)
+def test_the_gaps_that_the_tutorial_states(page, name, algorithm, settings, round_, gap):
+    script = SIMULATE.replace("return {", "return {gap: formatGap(last.gap),")
+    found = page.execute_script(script, algorithm, SETTINGS | {"serverRate": 1} | settings, round_)
+    assert found["gap"] == gap
+    text = (PAGE.parents[1] / "tutorials" / "paper" / f"{name}.md").read_text(encoding="utf-8")
+    assert f" {gap}" in text
