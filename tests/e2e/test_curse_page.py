@@ -211,6 +211,22 @@ def test_the_address_sets_the_inputs(page):
     assert page.find_element("id", "play").text == "Play"
 
 
+def test_an_embedded_page_has_no_introduction_and_fits_the_frame_of_the_tutorial(page, tmp_path):
+    text = (PAGE.parents[1] / "tutorials" / "paper" / "exact.md").read_text(encoding="utf-8")
+    (frame,) = re.findall(r"<iframe.*</iframe>", text)
+    outer = tmp_path / "outer.html"
+    outer.write_text(f"<body style='width: 880px'>{frame.replace('../../_static/curse.html', PAGE.as_uri())}</body>")
+    assert page.find_element("tag name", "h1").is_displayed()
+    page.get(outer.as_uri())
+    page.switch_to.frame(0)
+    assert not any(one.is_displayed() for one in page.find_elements("class name", "introduction"))
+    assert page.find_element("id", "status").is_displayed()
+    hidden = page.execute_script(
+        "return document.getElementById('legend').getBoundingClientRect().bottom - window.innerHeight"
+    )
+    assert hidden <= 0
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_the_page_fits_the_window_and_names_every_control(page, width):
     page.set_window_size(width, 900)
