@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAPER = ROOT / "docs" / "tutorials" / "paper"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:[Ss]ave this as `(?P<name>\S+)`:\n\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
 
@@ -78,6 +79,44 @@ def test_the_numbers_of_the_tutorials(tmp_path):
     stated = re.search(r"have ([\d.]+) times the odds of women, with a 95 % interval of (\d+\.\d) to (\d+\.\d)", text)
     names = ("ratio", "ratio_low", "ratio_high")
     assert stated.groups() == tuple(f"{ratio[name]:.1f}" for name in names)
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+def test_the_numbers_of_the_paper_tutorial(tmp_path):
+    """docs/tutorials/paper: the gap of `gap.py`, the F1 scores of local epochs, the gaps of exact methods."""
+    from fco_cli.api import load
+
+    directive = re.compile(r"```\{.*?```\n", re.DOTALL)
+    pages = {path.stem: directive.sub("", path.read_text(encoding="utf-8")) for path in PAPER.glob("*.md")}
+
+    def command(name: str) -> str:
+        (text,) = [text for _, language, text in blocks(pages[name]) if not language and text.startswith("fco-run")]
+        return text.partition("\nfco-report")[0]
+
+    def finals(folder: Path, key: str) -> dict[str, dict]:
+        """Return the final metrics of the records of a folder, by a key of their configuration."""
+        return {str(row[key]): row for row in load(folder).to_dict("records")}
+
+    (script,) = [text for _, language, text in blocks(pages["problem"]) if language == "python"]
+    (tmp_path / "gap.py").write_text(script)
+    printed = [float(number) for number in re.findall(r"[\d.]+e[+-]\d+", run_commands("python gap.py", tmp_path))]
+    stated = re.search(r"The gap falls from (\S+) to (\S+)\.", pages["problem"])
+    assert printed[0] == pytest.approx(float(stated[1]), abs=0.5)
+    assert printed[-1] == pytest.approx(float(stated[2]), rel=0.5)
+
+    run_commands(f"{command('local_steps').strip()} output_dir=steps", tmp_path)
+    scores = finals(tmp_path / "steps", "hparams.local_epochs")
+    stated = re.search(r"is (0\.\d+), (0\.\d+) and (0\.\d+) with 1, 2 and 5 epochs", pages["local_steps"])
+    assert stated.groups() == tuple(f"{scores[epochs]['f1']:.3f}" for epochs in ("1", "2", "5"))
+
+    run_commands(f"{command('exact').strip()} output_dir=exact", tmp_path)
+    run_commands("fco-run task=lasso task.heterogeneity=0.3 algo=optimum output_dir=exact", tmp_path)
+    objectives = {algo: row["objective"] for algo, row in finals(tmp_path / "exact", "algo").items()}
+    gaps = {algo: objective - objectives["optimum"] for algo, objective in objectives.items()}
+    stated = re.search(r"the gap is (\S+) for FedDualAvg and (\S+) and (\S+) for the other two", pages["exact"])
+    for text, algo in zip(stated.groups(), ("feddualavg", "feddualavg_cv", "zhj"), strict=True):
+        assert gaps[algo] == pytest.approx(float(text), rel=0.1), algo
 
 
 @pytest.mark.ci
