@@ -47,16 +47,19 @@ def has_touched_messages(method: FederatedRound, problem: Problem) -> bool:
     """Return True if the messages of a method are zero outside of the columns that a client's rows store."""
     if isinstance(problem.data, RemoteRows):
         return False
-    model, operations = problem.model, set(operation_names(method.steps_kernel))
+    model = problem.model
     if type(model) is not SparseLinear or not isinstance(problem.data.x, SparseRows) or model.site_bias:
         return False
     received = [array for array in method.broadcast if not isinstance(array, Scalar)]
     is_one_vector = [(type(array), array.name) for array in received] == [
         (Vector, array.name) for array in method.sent
     ] and len(method.sent) == 1
+    if not is_one_vector:
+        return False
+    operations = set(operation_names(method.steps_kernel))  # of some methods known after `bind` only
     is_separable = problem.is_separable or "dual_gradient_step" not in operations
     has_plain_messages = isinstance(method.transform, NoTransform) and not method.client_arrays
-    return is_one_vector and is_separable and has_plain_messages and operations <= SPARSE_OPERATIONS
+    return is_separable and has_plain_messages and operations <= SPARSE_OPERATIONS
 
 
 @kernel
