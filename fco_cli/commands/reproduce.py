@@ -38,6 +38,7 @@ OPTIMUM = "optimum"
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # short experiments, run at full scale unless profile=quick
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # default experiments at profile=quick
 QUICK_LEADERBOARD = ("few_rounds", "successors", "successors_low_rank_i")  # those of --leaderboard at profile=quick
+QUICK_COST = "most of the time is the compilation of about 40 methods, once on this machine"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -66,6 +67,8 @@ class Outcome:
 
 def reproduce(options: argparse.Namespace) -> None:
     """Run the missing experiments, write the report, and print what was skipped or failed and why."""
+    if options.leaderboard and options.profile == "quick":
+        print(f"leaderboard, one seed: {', '.join(options.experiments)}; {QUICK_COST}", flush=True)
     outcome = Outcome({} if options.download else _missing_data(options.experiments))
     for name in options.experiments:
         if name not in outcome.skipped:
