@@ -46,12 +46,14 @@ from fco_cli.reporting.records.studies import RecordedStudy, Results, Rule, coll
 from fco_cli.reporting.records.validation import is_number
 from fco_cli.reporting.report import Report, make_report
 from fco_cli.reporting.style import (
+    ACCENT,
     DARK_GRAY,
     FAINT_GRAY,
     GRAY,
     OPTIMUM,
     PALETTE,
     algorithm_order,
+    algorithm_shade,
     algorithm_style,
     metric_style,
 )
@@ -59,15 +61,15 @@ from fco_cli.reporting.text import as_csv, for_figure, for_markdown
 from fco_cli.typed_files import BadRecord
 
 __all__ = [
-    "DARK_GRAY", "FAINT_GRAY", "GRAY", "NOT_RUN", "OPTIMUM", "PALETTE", "BadRecord", "Cell", "Choice", "Claim",
+    "ACCENT", "DARK_GRAY", "FAINT_GRAY", "GRAY", "NOT_RUN", "OPTIMUM", "PALETTE", "BadRecord", "Cell", "Choice",
+    "Claim",
     "Diverged", "Entry", "Evidence", "Figure", "Finding", "Level", "Needs", "NotRun", "RecordedPath", "RecordedRun",
     "RecordedStudy", "Report", "Results", "Rule", "Section", "Spread", "Study", "Table", "Theorems", "add_title",
-    "algorithm_order", "algorithm_style", "as_csv", "as_latex", "as_markdown", "as_numbers", "as_yaml", "capitalized",
-    "choose",
-    "chosen_runs", "collect", "defaults_of", "describe_spread", "design_of", "drawable", "evaluate",
-    "figure_numbers", "first_round", "for_figure", "for_markdown", "headline", "in_order", "is_number",
-    "is_shipped", "label", "line_options", "load_claims", "load_study", "log_scale", "make_report", "metric_label",
-    "metric_style", "needs_whole_grid", "new_figure", "of_all_results", "read_record", "reason_undecided",
-    "sentence", "settings_of", "shipped_theory", "software_of", "studies_of", "styled",
+    "algorithm_order", "algorithm_shade", "algorithm_style", "as_csv", "as_latex", "as_markdown", "as_numbers",
+    "as_yaml", "capitalized", "choose", "chosen_runs", "collect", "defaults_of", "describe_spread", "design_of",
+    "drawable", "evaluate", "figure_numbers", "first_round", "for_figure", "for_markdown", "headline", "in_order",
+    "is_number", "is_shipped", "label", "line_options", "load_claims", "load_study", "log_scale", "make_report",
+    "metric_label", "metric_style", "needs_whole_grid", "new_figure", "of_all_results", "read_record",
+    "reason_undecided", "sentence", "settings_of", "shipped_theory", "software_of", "studies_of", "styled",
     "write_archive",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ MARKERS = "o^sDvPX"
 ACCENT = "#D55E00"  # frames and lines that must be noticed
 DARK_GRAY, GRAY, LIGHT_GRAY = "#666666", "#999999", "#BBBBBB"  # small text; reference lines; lines in the background
 FAINT_GRAY, PALE_GRAY = "#D8D8D8", "#EEEEEE"  # lines behind others; filled areas
+LIGHTEST = 0.6  # share of white in the lightest shade of a color
 
 
 _kinds: dict[str, type[Algorithm]] = {}  # registered algorithms by name
@@ -48,6 +49,23 @@ def algorithm_style(algo: str) -> Style:
     if style is None:
         return _spare_styles[algo] if algo in _spare_styles else _add_spare_style(algo)
     return style if style.label else replace(style, label=algo)
+
+
+def algorithm_shade(algo: str) -> tuple[float, ...]:
+    """Return the color of an algorithm's style, lighter for others of the same color: the same in every figure.
+
+    It separates the lines of a family, whose colors are often equal; markers and dashes do so in grayscale.
+    """
+    from matplotlib.colors import to_rgb
+
+    from fco_cli.algorithms import all_algorithms
+
+    color = algorithm_style(algo).color
+    same = sorted(
+        (other for other in {*all_algorithms(), algo} if algorithm_style(other).color == color), key=algorithm_order
+    )
+    white = LIGHTEST * same.index(algo) / max(1, len(same) - 1)
+    return tuple(1 - (1 - part) * (1 - white) for part in to_rgb(color))
 
 
 def _add_spare_style(algo: str) -> Style:

@@ -97,7 +97,7 @@ def _draw_statement(panel: Any, findings: Findings, grid: Grid, statement: str) 
 
 
 def _draw_fedmid_of_theorem_0(panel: Any, findings: Findings, grid: Grid) -> None:
-    """Draw crosses for fedmid, for which the paper also states theorem 0; some of them violate the bounds."""
+    """Draw crosses for FedMiD, for which the paper also states theorem 0; some of them violate the bounds."""
     base = dict(zip(AXES, grid.base, strict=True))
     for axis, color in COLORS.items():
         line = sweep(findings.cells, grid, THEOREM_0_FEDMID, axis)
@@ -107,8 +107,9 @@ def _draw_fedmid_of_theorem_0(panel: Any, findings: Findings, grid: Grid) -> Non
 
 def _draw_identity(panel: Any, findings: Findings) -> None:
     """Draw the error of the key identity by round."""
-    for (name, errors), color in zip(findings.identity.items(), ("black", "#e69f00"), strict=True):
-        panel.plot(np.arange(1, len(errors) + 1), np.maximum(errors, 1e-17), color=color, label=name)
+    for name, errors in findings.identity.items():
+        style = all_algorithms()[name].style
+        panel.plot(np.arange(1, len(errors) + 1), np.maximum(errors, 1e-17), color=style.color, label=style.label)
     panel.set(
         title="Key identity: the mean state takes\none step along the mean gradient",
         xlabel="round",
@@ -150,7 +151,7 @@ def _draw_legend(figure: Any, grid: Grid) -> None:
     ]
     handles.append(Line2D([], [], color="0.3", label="measured, mean and band of two standard errors"))
     handles.append(Line2D([], [], color="0.3", linestyle="--", label="bound"))
-    handles.append(Line2D([], [], color="0.3", linestyle="", marker="x", label="fedmid (theorem 0)"))
+    handles.append(Line2D([], [], color="0.3", linestyle="", marker="x", label="FedMiD (theorem 0)"))
     figure.legend(handles=handles, loc="outside lower center", ncols=7, frameon=False)
 
 

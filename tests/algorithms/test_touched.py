@@ -122,6 +122,11 @@ def test_transforms_and_coupled_regularizers_need_full_vectors():
     assert bound(sparse_problem("l2_norm"), "fedavg").sends_touched_columns  # its local steps do not use psi
 
 
+def test_methods_whose_local_steps_depend_on_the_problem_need_not_be_bound():
+    """The bytes of a run are estimated before its method is bound."""
+    assert not touched.has_touched_messages(all_algorithms()["prox_newton"](), sparse_problem())
+
+
 def test_bytes_are_those_of_the_columns_that_the_clients_store():
     problem = sparse_problem()
     data, algorithm = problem.data, bound(problem)

@@ -80,6 +80,16 @@ def test_quick_runs_a_few(without_data):
     assert started == list(command.QUICK)
 
 
+def test_the_quick_leaderboard_runs_a_few_problems_and_says_so(without_data, capsys):
+    started, _ = without_data
+    assert end_of("--profile", "quick", "--leaderboard", "successors_batches") == 0
+    assert started == ["successors_batches", *command.QUICK_LEADERBOARD]
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(
+        "leaderboard, one seed: successors_batches, few_rounds, successors, successors_low_rank_i; "
+    )
+
+
 @pytest.mark.ci
 def test_the_leaderboard_is_all_of_its_experiments_whose_data_are_here(without_data, capsys):
     started, _ = without_data

@@ -78,6 +78,7 @@ def test_figure_shows_supports_of_clients_and_average(records):
     assert drawn[0].tolist() == [1, 1, 0, 0]  # the task's two ones
     assert drawn[3:5].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
     assert drawn[-1].tolist() == [1, 1, 0, 0]
+    assert len(axis.lines) == 3  # around each client only: truth and average look like one row each
     assert axis.get_title("left") == "FedMiD: clients 25% non-zero, average 50%"
     assert "|w| > 0.01" in figure.get_suptitle()
     table = supports_table({"fedmid": supports})

@@ -157,16 +157,20 @@ def test_untuned_cell(records, board):
 
 def test_rounds_until_the_density_is_the_optimums(records, board):
     with_optimum(board, density=(1.0, 0.25))
-    board("zhj", 0.5, 0.1, 0.01, density=(1.0, 0.25, 0.5, 0.25))
-    board("fedmid", 0.5, 0.1, 0.01, density=(1.0, 0.5, 0.5, 0.5))
+    board("zhj", 0.5, 1e-3, 1e-4, density=(1.0, 0.25, 0.5, 0.25))
+    board("fedmid", 0.5, 1e-3, 1e-4, density=(1.0, 0.5, 0.5, 0.5))
+    board("feddr", 0.5, 0.1, 1e-3, density=(0.25, 0.25, 0.25, 0.25))
+    board("fedprox", 0.5, 0.1, 0.1, density=(0.25, 0.25, 0.25, 0.25))
     found = method_results(records)
     assert found["zhj"].structure_rounds == [3]
     assert found["fedmid"].structure_rounds == [np.inf]
+    assert found["feddr"].structure_rounds == [3]  # equal before, far from the optimum
+    assert found["fedprox"].structure_rounds == [np.inf]
 
 
 def test_rank_takes_precedence_over_density(records, board):
     with_optimum(board, rank=(9, 2), density=(1.0, 1.0))
-    board("zhj", 0.5, 0.1, rank=(9, 9, 2), density=(1.0, 1.0, 1.0))
+    board("zhj", 0.5, 1e-3, rank=(9, 9, 2), density=(1.0, 1.0, 1.0))
     assert method_results(records)["zhj"].structure_rounds == [2]
 
 
@@ -248,6 +252,8 @@ def test_map_has_rounds_or_the_final_gap(records, board):
     problems = problems_of(collect([records.root]).named(LEADERBOARD))
     figure = draw_map(problems, "Rounds", lambda one: rounds_to(one.best, 1e-4), lambda one: f"{one.final:g}")
     assert texts_of(figure) == ["0.002", "2", "inf"]
+    assert figure.get_suptitle().splitlines()[1].startswith("number and color: rounds; bold: the fewest of the row")
+    assert figure.axes[1].get_ylabel() == "rounds"  # of the color bar
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["FedMiD", "ZHJ", "mine"]
 
 

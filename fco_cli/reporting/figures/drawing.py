@@ -32,6 +32,7 @@ T = TypeVar("T")
 WIDTH = 3.3  # inches
 TITLE_CHARACTERS = 52  # per line
 TITLE_LINES, LINE_HEIGHT = 2, 0.135  # lines that fit without growing the figure; inches per line
+MAX_TITLE_LINES, SMALL_TITLE = 3, 6.0  # lines of normal type; points of smaller type
 DPI = 300
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -89,10 +90,18 @@ def new_figure(
 
 def add_title(figure: Figure, study: RecordedStudy, *more: str) -> None:
     """Add the study's heading as title, and its note and `more` remarks on the lines below."""
-    lines = textwrap.wrap(study.heading, TITLE_CHARACTERS)
-    lines += textwrap.wrap("; ".join(filter(None, (study.note, *more))), TITLE_CHARACTERS)
+    set_title(figure, [study.heading, "; ".join(filter(None, (study.note, *more)))])
+
+
+def set_title(figure: Figure, parts: list[str]) -> None:
+    """Add a title whose parts start on new lines, in smaller type if it would have more than MAX_TITLE_LINES lines."""
+    size, characters = 8.0, TITLE_CHARACTERS
+    lines = [line for part in parts for line in textwrap.wrap(part, characters)]
+    if len(lines) > MAX_TITLE_LINES:
+        size, characters = SMALL_TITLE, round(TITLE_CHARACTERS * size / SMALL_TITLE)
+        lines = [line for part in parts for line in textwrap.wrap(part, characters)]
     figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * max(0, len(lines) - TITLE_LINES))
-    figure.suptitle(for_figure("\n".join(lines)), x=0.01, ha="left")
+    figure.suptitle(for_figure("\n".join(lines)), x=0.01, ha="left", fontsize=size)
 
 
 @styled

@@ -17,6 +17,7 @@ from fco_cli.reporting.figures.drawing import (
     line_options,
     log_scale,
     new_figure,
+    set_title,
     styled,
 )
 from fco_cli.reporting.records.select import EDGE, Cell, Choice, arrival, choose_from, target
@@ -259,7 +260,7 @@ def draw_sweep(swept: SweptKey, table: DataFrame) -> Figure:
     """Draw a panel per metric and a line per algorithm."""
     metrics = list(table["metric"].unique())
     rows = -(-len(metrics) // 2)
-    figure, axes = new_figure(0.7 + 1.25 * rows, rows, 2, sharex=True)
+    figure, axes = new_figure(0.8 + 1.25 * rows, rows, 2, sharex=True)
     values = list(swept.studies)
     wide = values[0] > 0 and values[-1] >= 10 * values[0]
     for spare in axes.flat[len(metrics) :]:
@@ -279,9 +280,9 @@ def draw_sweep(swept: SweptKey, table: DataFrame) -> Figure:
         if log:
             log_scale(axis)
         if i + 2 >= len(metrics):
-            axis.set_xlabel(for_figure(swept.key + " (log scale)" * wide))
+            axis.set_xlabel(for_figure(swept.key + "\n(log scale)" * wide), fontsize=7)
             axis.xaxis.set_tick_params(labelbottom=True)
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, handlelength=2.6)
-    figure.suptitle(for_figure(swept.heading), x=0.01, ha="left")
+    set_title(figure, [swept.heading])
     return figure

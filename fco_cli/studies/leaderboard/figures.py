@@ -18,6 +18,7 @@ from fco_cli.reporting import (
     GRAY,
     PALETTE,
     Figure,
+    algorithm_shade,
     algorithm_style,
     for_figure,
     line_options,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 PAGE = 7.0  # inches
+CELL = 0.23  # inches that a number of the map needs; many methods make it wider than a page
 MIDDLE = LEVELS[1]
 FEW_ROUNDS_COSTS = ("round", "megabytes", "queries")
 BEHIND: dict[str, Any] = {"color": FAINT_GRAY, "linewidth": 0.5, "zorder": 1}
@@ -64,7 +66,7 @@ def overviews(problems: list[Problem]) -> Iterator[Figure]:
     yield _overview(
         "leaderboard_profiles", heading, partial(draw_profiles, problems, heading), profile_numbers(problems)
     )
-    heading = "Rounds until the density or rank stays equal to the optimum's"
+    heading = f"Rounds until the density or rank stays equal to the optimum's, with a gap below {LEVELS[0]:g}"
     draw = partial(draw_map, problems, heading, _structure_rounds, _never)
     yield _overview("leaderboard_support", heading, draw, map_numbers(problems, _structure_rounds))
     heading = "client_lr=auto with default options, relative to the best of the grid; one dot per problem"
@@ -119,12 +121,11 @@ def draw_problem(problem: Problem) -> Drawing:
                 if one not in members:
                     axis.plot(*lines[one.algo][column], **BEHIND)
             for i, one in enumerate(members):
-                axis.plot(
-                    *lines[one.algo][column], label=for_figure(one.label), **_line_style(one, i, column, members, lines)
-                )
+                style = _line_style(one, i, column, members, lines)
+                axis.plot(*lines[one.algo][column], label=for_figure(one.label), **style)
             if column == 0 and problem.seeds:
-                for i, one in enumerate(members):
-                    _band(axis, one, PALETTE[i % len(PALETTE)])
+                for one in members:
+                    _band(axis, one, algorithm_shade(one.algo))
             axis.set(yscale="log", xscale="linear" if column == 0 else "log")
             axis.minorticks_off()
             axis.grid(alpha=0.25, linewidth=0.4)
@@ -144,7 +145,6 @@ def draw_few_rounds(problems: list[Problem], title: str) -> Drawing:
     """Draw a row per problem: the gap against rounds, megabytes and queries, a line or one marker per method."""
     figure, axes = new_figure(0.75 + 1.5 * len(problems), len(problems), len(FEW_ROUNDS_COSTS), sharey="row")
     figure.set_figwidth(PAGE)
-    colors = {algo: PALETTE[i % len(PALETTE)] for i, algo in enumerate(methods_of(problems))}
     for row, problem in zip(axes, problems, strict=True):
         for axis, cost in zip(row, FEW_ROUNDS_COSTS, strict=True):
             for one in problem.methods:
@@ -152,7 +152,7 @@ def draw_few_rounds(problems: list[Problem], title: str) -> Drawing:
                 is_first_at_floor = np.cumsum(gaps <= FLOOR) <= 1  # the line ends there
                 shown, style = (costs > 0) & is_first_at_floor, line_options(algorithm_style(one.algo))
                 own = {
-                    "color": colors[one.algo],
+                    "color": algorithm_shade(one.algo),
                     "linewidth": 0.9,
                     "markersize": 3.5,
                     "markevery": 0.2 if shown.sum() > 1 else 1,
@@ -182,11 +182,11 @@ def _line_style(
     """Return a line's style; markers are spaced along long lines and shifted between methods."""
     every = max(1, len(lines[one.algo][column][0]) // 4)
     first = int(every * i / len(members))
-    own = {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9, "markersize": 2.8, "zorder": 2}
+    own = {"color": algorithm_shade(one.algo), "linewidth": 0.9, "markersize": 2.8, "zorder": 2}
     return line_options(algorithm_style(one.algo)) | own | {"markevery": (first, every)}
 
 
-def _band(axis: Axes, one: MethodResult, color: str) -> None:
+def _band(axis: Axes, one: MethodResult, color: Any) -> None:
     rounds, gaps = one.curves
     if len(gaps):
         axis.fill_between(rounds, gaps.min(axis=0), gaps.max(axis=0), color=color, alpha=0.15, linewidth=0)
@@ -204,8 +204,8 @@ def draw_map(
     A cell shows the median of `number`, the smallest of a row in bold; `otherwise` formats results without one.
     """
     methods = methods_of(problems)
-    figure, axes = new_figure(1.35 + 0.165 * len(problems), 1, 1)
-    figure.set_figwidth(PAGE)
+    figure, axes = new_figure(1.5 + 0.165 * len(problems), 1, 1)
+    figure.set_figwidth(max(PAGE, 1.7 + CELL * len(methods)))
     axis = axes[0, 0]
     shade = np.full((len(problems), len(methods)), np.nan)
     for i, problem in enumerate(problems):
@@ -219,7 +219,12 @@ def draw_map(
             elif one:
                 text, look = otherwise(one), {"fontsize": 4.4, "color": DARK_GRAY}
             axis.text(j, i, text, ha="center", va="center", **look)
-    axis.imshow(shade, cmap="viridis_r", aspect="auto", vmin=0, vmax=np.log10(500))
+    image = axis.imshow(shade, cmap="viridis_r", aspect="auto", vmin=0, vmax=np.log10(MOST_ROUNDS))
+    ticks = (1, 10, 100, MOST_ROUNDS)
+    bar = figure.colorbar(image, ax=axis, fraction=0.03, pad=0.01, aspect=30)
+    bar.set_ticks(list(np.log10(ticks)), labels=[f"{one:g}" for one in ticks], fontsize=6)
+    bar.set_label("rounds", fontsize=6)
+    bar.outline.set_visible(False)
     names = [for_figure(textwrap.fill(problem.name, 42)) for problem in problems]
     axis.set_yticks(range(len(problems)), names, fontsize=5.2, linespacing=1)
     labels = [for_figure(algorithm_style(algo).label) for algo in methods]
@@ -230,11 +235,13 @@ def draw_map(
             axis.axvline(j - 0.5, color="black", linewidth=0.6)
     axis.spines[:].set_visible(False)
     axis.tick_params(length=0, pad=2)
-    figure.suptitle(for_figure(title), x=0.01, ha="left")
+    key = "number and color: rounds; bold: the fewest of the row; ·: the method does not support the problem"
+    figure.suptitle(for_figure(f"{title}\n{key}"), x=0.01, ha="left")
     return figure
 
 
 DARK_FROM = 25  # rounds above which the map's colors need white text
+MOST_ROUNDS = 500  # end of the map's colors
 
 
 def _format_gap(one: MethodResult) -> str:
@@ -284,9 +291,12 @@ def draw_heterogeneity(steps: dict[float, Problem], title: str) -> Drawing:
     figure, axes = new_figure(2.3 + 0.1 * max(map(len, families.values())), 1, len(families), sharey=True)
     figure.set_figwidth(PAGE)
     for axis, (family, members) in zip(axes[0], families.items(), strict=True):
-        for i, member in enumerate(members):
+        for member in members:
             ends = {step: one for step, problem in steps.items() if (one := problem.of(member.algo))}
-            look = line_options(algorithm_style(member.algo)) | {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9}
+            look = line_options(algorithm_style(member.algo)) | {
+                "color": algorithm_shade(member.algo),
+                "linewidth": 0.9,
+            }
             axis.plot(list(ends), [one.final for one in ends.values()], label=for_figure(member.label), **look)
             falling = {step: one.final for step, one in ends.items() if one.final > FLOOR and not has_stalled(one.best)}
             axis.plot(list(falling), list(falling.values()), **look | {"linestyle": "", "markerfacecolor": "white"})

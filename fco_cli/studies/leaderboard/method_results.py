@@ -170,15 +170,19 @@ class MethodResult:
     def structure_rounds(self) -> np.ndarray:
         """First evaluated round, per seed, from which the rank or density stays equal to the optimum's.
 
-        Infinite if this never happens.
+        The gap must also stay below the largest level: far from the optimum, equal densities are coincidences, such as
+        those of a dense optimum. Infinite if this never happens.
         """
         name = next((name for name in STRUCTURE if name in self.choice.cells[0].runs[0].curves), "")
         optimum = {run.seed: run.final.get(name) for run in self.study.of(OPTIMUM)}
         if not name or any(optimum.get(run.seed) is None for run in self.runs):
             return np.array([np.nan])
-        rounds = [
-            first_round(run.curves["round"], run.curves[name] == optimum[run.seed], FOR_GOOD) for run in self.runs
-        ]
+        rounds = []
+        for run in self.runs:
+            gap = gap_of(run)
+            is_equal = run.curves[name] == optimum[run.seed]
+            is_near = np.zeros(len(is_equal), bool) if gap is None else gap <= LEVELS[0]
+            rounds.append(first_round(run.curves["round"], is_equal & is_near, FOR_GOOD))
         return np.array(rounds or [np.inf])
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.reporting import FAINT_GRAY, PALETTE, algorithm_style, for_figure, line_options, new_figure, styled
+from fco_cli.reporting import FAINT_GRAY, algorithm_shade, algorithm_style, for_figure, line_options, new_figure, styled
 from fco_cli.studies.leaderboard.method_results import LEVELS
 from fco_cli.studies.leaderboard.numbers import COSTS
 from fco_cli.studies.leaderboard.tables import Problem, family_order, methods_of
@@ -90,10 +90,10 @@ def draw_profiles(problems: list[Problem], title: str) -> Drawing:
             for algo in lines:
                 if algo not in members:
                     axis.plot(*lines[algo], **BEHIND)
-            for i, algo in enumerate(members):
+            for algo in members:
                 if algo not in lines:
                     continue
-                own = {"color": PALETTE[i % len(PALETTE)], "linewidth": 0.9, "markersize": 2.8, "zorder": 2}
+                own = {"color": algorithm_shade(algo), "linewidth": 0.9, "markersize": 2.8, "zorder": 2}
                 look = line_options(algorithm_style(algo)) | own | {"drawstyle": "steps-post", "markevery": 0.25}
                 axis.plot(*lines[algo], label=for_figure(algorithm_style(algo).label), **look)
             axis.set(xscale="log", xlim=(1, largest), ylim=(-0.03, 1.03))

@@ -79,7 +79,7 @@ COLUMNS = {  # of the table of all numbers, with their meaning
     "gap with auto": "gap after the last round with client_lr=auto and the defaults of the method",
     f"rounds to {LEVELS[0]:g} with auto": "rounds to the largest level with client_lr=auto and the defaults",
     "slope against client_lr": "slope of the gaps that rest against the client rate, both logarithmic",
-    "optimum's density or rank from": "round from which the density, or the rank, stays that of the optimum",
+    "optimum's density or rank from": "round from which the density or rank stays the optimum's, with a gap below 1e-2",
     "chosen": "the best setting: (client rate, server rate) and options",
     "on the edge of its grid": "numbers of the best setting beyond which none was tried",
     "settings tried": "tuning effort: settings in the grid of the method",

@@ -52,6 +52,7 @@ CHANCE = 0.5  # accuracy of guessing between two classes
 SIMILAR_ACCURACY = 0.02  # accuracies that differ by less are not ranked
 COMPARISON_CAPTION = "Final metrics of centralized, local and federated training, at the best learning rates."
 THRESHOLD = 1e-2  # smaller weights count as zero, as in the paper's appendix B.2
+BAND = 2  # height of the true model's and of the average's row, in rows of clients
 CURSE_CAPTION = (
     f"Non-zero weights (|w| > {THRESHOLD:g}) of the true model, of the clients' models at the end of the last round, "
     "and of their average."
@@ -208,9 +209,9 @@ def draw_curse(study: RecordedStudy, supports: dict[str, Supports]) -> Drawing:
     figure, axes = new_figure(0.6 + 1.5 * len(supports), len(supports), 1, sharex=True)
     for axis, (algo, support) in zip(axes[:, 0], reversed(supports.items()), strict=True):  # model averaging first
         clients, weights = support.clients.shape
-        bands = [(f"{clients} clients", support.clients), ("average", np.repeat(support.average[None], 3, axis=0))]
+        bands = [(f"{clients} clients", support.clients), ("average", np.repeat(support.average[None], BAND, axis=0))]
         if support.truth is not None:
-            bands.insert(0, ("truth", np.repeat(support.truth[None], 2, axis=0)))
+            bands.insert(0, ("truth", np.repeat(support.truth[None], BAND, axis=0)))
         gap = np.full((1, weights), np.nan)
         rows = np.vstack([part for _, band in bands for part in (band, gap)][:-1])
         ends = np.cumsum([len(band) + 1 for _, band in bands])
@@ -219,7 +220,8 @@ def draw_curse(study: RecordedStudy, supports: dict[str, Supports]) -> Drawing:
             [end - 1 - (len(band) + 1) / 2 for end, (_, band) in zip(ends, bands, strict=True)],
             [name for name, _ in bands],
         )
-        for row in range(len(rows) + 1):
+        first = len(bands[0][1]) + 1 if support.truth is not None else 0
+        for row in range(first, first + clients + 1):  # truth and average are one row each, drawn higher
             axis.axhline(row - 0.5, color="white", linewidth=0.6)
         axis.tick_params(axis="y", length=0)
         axis.spines[:].set_visible(False)

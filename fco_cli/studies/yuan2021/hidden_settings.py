@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fco_cli.reporting import (
+    ACCENT,
     NOT_RUN,
     OPTIMUM,
     Claim,
@@ -42,7 +43,7 @@ SEARCH = "hidden_settings"  # name of the experiment
 CAPTION = (
     "Share of the lasso claims that hold, by the settings that the paper leaves open: the start, the heterogeneity, "
     "the last batch of an epoch (keep, drop), a factor 1/2 in the loss, the selection rule of learning rates, and "
-    "lambda. Settings are searched on seed 0 and judged on the other seeds."
+    "lambda. Settings are searched on seed 0 and judged on the other seeds; the best of the search is framed."
 )
 SEARCH_SEED = 0
 LOSS_FACTORS = (1.0, 0.5)
@@ -177,7 +178,13 @@ def _format_score(score: Score | None) -> str:
 
 @styled
 def draw_map(tried: list[SettingResult]) -> Drawing:
-    """Draw the share of claims that hold: a panel per rule, a column per lambda, a row per other setting."""
+    """Draw the share of claims that hold: a panel per rule, a column per lambda, a row per other setting.
+
+    The best setting of the search is framed.
+    """
+    from matplotlib.patches import Rectangle
+
+    best = max((one for one in tried if one.search), key=lambda one: one.search.share, default=None)  # type: ignore[union-attr]
     rules = list(dict.fromkeys(one.setting.rule for one in sorted(tried, key=lambda one: one.setting)))
     rows = sorted({one.setting.row for one in tried})
     columns = sorted({one.setting.strength for one in tried})
@@ -190,7 +197,15 @@ def draw_map(tried: list[SettingResult]) -> Drawing:
                 shares[place] = score.share
                 color = "black" if score.share > 0.75 else "white"
                 shown = "/".join(f"{100 * part.share:.0f}" if part else "–" for part in (one.search, one.judge))
-                axis.text(*place[::-1], shown.removesuffix("/–"), ha="center", va="center", color=color, fontsize=6)
+                shown = shown.removesuffix("/–")
+                size = 5 if "/" in shown else 6
+                axis.text(*place[::-1], shown, ha="center", va="center", color=color, fontsize=size)
+                if one is best:
+                    corner = place[1] - 0.5, place[0] - 0.5
+                    frame = Rectangle(
+                        corner, 1, 1, fill=False, edgecolor=ACCENT, linewidth=1.4, zorder=3, clip_on=False
+                    )
+                    axis.add_patch(frame)
         axis.imshow(shares, vmin=0.4, vmax=1, cmap="viridis", aspect="auto")
         axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
         axis.set_yticks(range(len(rows)), rows, fontsize=6)
