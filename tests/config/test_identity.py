@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,8 @@ SMALL = ["task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15"
 def identity():
     register()
 
-    def of(*overrides, small=SMALL):
+    @cache
+    def of(*overrides, small=tuple(SMALL)):
         with initialize_config_module("fco_cli.conf", version_base="1.3"):
             return Run.of(compose("config", overrides=[*small, *overrides])).identity
 
@@ -80,7 +82,7 @@ def test_noise_on_evaluations_makes_another_run_and_sites_alone_do_not(identity,
     monkeypatch.setattr(CustomAtSites, "contents", lambda task: {"path": "the rows"})
     where = ["task=custom", "task.loss=logistic", "task.standardize=false", "task.fill=refuse", "federation=flare"]
     usual, noisy, noisier = (
-        identity(*where, "federation.sites=[a,b,c]", "hparams.clients_per_round=all", *more, small=[])
+        identity(*where, "federation.sites=[a,b,c]", "hparams.clients_per_round=all", *more, small=())
         for more in ([], ["federation.evaluation_noise=1"], ["federation.evaluation_noise=2"])
     )
     assert usual.problem == noisy.problem
@@ -197,11 +199,19 @@ SMALL_MATRIX = ["task=nuclear", "task.dimension=3", "task.rank=1", "task.clients
 TINY = ["task=lasso", "task.dimension=6", "task.ones=2", "task.clients=3", "task.samples=9"]
 
 
+@pytest.fixture(scope="module")
+def tiny(make):
+    """The runs of TINY with a penalty, a constraint and nothing; composing takes longer than running."""
+    return [make(*TINY, f"regularizer={psi}") for psi in ("l1", "l1_ball", "none")]
+
+
 @pytest.mark.parametrize("name", all_algorithms())
-def test_the_identity_covers_the_code_of_every_algorithm(make, name):
-    for psi in ("l1", "l1_ball", "none"):
+def test_the_identity_covers_the_code_of_every_algorithm(tiny, name):
+    for run in tiny:
         with suppress(UserError):
-            return check_coverage(make(*TINY, f"algo={name}", f"regularizer={psi}"))
+            own = replace(run, algo=all_algorithms()[name]())
+            own.algo.check_pair(own.regularizer, own.mirror)
+            return check_coverage(own)
     raise AssertionError(name)
 
 
@@ -278,11 +288,16 @@ def edited(source, name):
     return ast.unparse(ast.fix_missing_locations(tree)).encode()
 
 
-@pytest.mark.parametrize("kind", EDITS)
-def test_an_edit_changes_the_identity_of_the_runs_that_execute_it(make, monkeypatch, kind):
-    file, name, noticed_by = EDITS[kind]
+@pytest.fixture(scope="module")
+def three_runs(make):
     logistic = ["task=custom", "task.loss=logistic", make.table]
-    runs = {"logistic": make(*logistic), "path": make("experiment=path", *logistic), "lasso": make(*TINY)}
+    return {"logistic": make(*logistic), "path": make("experiment=path", *logistic), "lasso": make(*TINY)}
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_an_edit_changes_the_identity_of_the_runs_that_execute_it(three_runs, monkeypatch, kind):
+    file, name, noticed_by = EDITS[kind]
+    runs = {key: replace(run) for key, run in three_runs.items()}
     before = {key: run.identity.run for key, run in runs.items()}
     original = digests._read
     assert edited(original(digests.PACKAGE / file), name)

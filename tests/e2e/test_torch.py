@@ -79,10 +79,10 @@ def test_a_convolutional_network_trains_and_its_channels_and_singular_values_bec
 
 @needs_torch
 def test_a_run_has_the_same_bytes_alone_and_in_a_sweep(here, folder):
-    here("-m", *TASK, *NET, "algo=feddualavg", "hparams.client_lr=0.03,0.1,0.3", "output_dir=together")
+    here("-m", *TASK, *NET, "algo=feddualavg", "hparams.client_lr=0.03,0.1", "output_dir=together")
     here(*TASK, *NET, "algo=feddualavg", "hparams.client_lr=0.1", "output_dir=alone")
     (alone,) = records(folder / "alone")
-    assert len(records(folder / "together")) == 3
+    assert len(records(folder / "together")) == 2
     beside = folder / "together" / alone.relative_to(folder / "alone")
     assert (beside / "metrics.csv").read_bytes() == (alone / "metrics.csv").read_bytes()
     assert model_of(beside) == model_of(alone)
@@ -106,7 +106,7 @@ def test_an_interrupted_run_resumes_with_the_same_bytes(here, folder):
         def on_outcome(self, outcome):
             raise AssertionError("the run was not interrupted")
 
-    options = [*TASK, *NET, "algo=scaffold_prox", "hparams.client_lr=0.1", "hparams.rounds=30"]
+    options = [*TASK, *NET, "algo=scaffold_prox", "hparams.client_lr=0.1", "hparams.rounds=8"]
     observer, run = Interrupting(), Run.of(compose([*options, "output_dir=interrupted"]))
     with pytest.raises(Interrupted):
         execute([run], observer, observer.stop)

@@ -148,7 +148,10 @@ def requests(one: GlmRun) -> Counter[tuple[str, tuple[str, ...]]]:
     return sent
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "loss",
+    ["logistic", "cox", *(pytest.param(loss, marks=pytest.mark.ci) for loss in ("squared", "poisson", "softmax"))],
+)
 def test_sites_equal_the_simulation(simulated, at_sites, loss):
     """Coefficients, all covariance matrices, tests of columns, and the sites' own fits are equal in all bits."""
     local, remote = simulated(loss), run(at_sites(loss))
@@ -171,7 +174,7 @@ def test_a_debiased_lasso_equals_the_simulation(simulated, at_sites):
     assert result(remote)["method"] == "debiased"
 
 
-@pytest.mark.parametrize("loss", ["logistic", "cox"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("cox", marks=pytest.mark.ci)])
 def test_masked_sums_are_those_of_fixed_point(simulated, masked, loss):
     """Masked sums equal the fixed-point simulation in all bits, and exact sums to the precision of 40 bits."""
     words = ("glm.covariance=cluster", "glm.meta=false")
@@ -277,7 +280,9 @@ def test_a_lost_site_repeats_one_round(simulated, at_sites):
     assert_same_bytes(simulated("logistic"), run(one), "covariance.npz", "coefficients.csv", "clients.csv")
 
 
-@pytest.mark.parametrize("words", [(), ("task.cox_ties=efron", "glm.time_transform=log")])
+@pytest.mark.parametrize(
+    "words", [(), pytest.param(("task.cox_ties=efron", "glm.time_transform=log"), marks=pytest.mark.ci)]
+)
 def test_survival_analysis_equals_the_simulation(simulated, at_sites, words):
     """Curves, hazards, tests, calibration and concordance of the simulation with the sites' smallest cell."""
     words = ("glm.horizon=0.8", *words)
@@ -334,7 +339,9 @@ def test_sites_that_share_no_tables(at_sites):
 FORMULA = "task.formula='x0 * x3 + ns(x1, df=3) + poly(x2, 2) + bs(exp(x3), df=4)'"
 
 
-@pytest.mark.parametrize("words", [(), ("task.fill=median", "task.standardize=false")])
+@pytest.mark.parametrize(
+    "words", [(), pytest.param(("task.fill=median", "task.standardize=false"), marks=pytest.mark.ci)]
+)
 def test_formulas_equal_the_simulation(simulated, at_sites, words):
     """Knots from the sites' counts, powers and moments of the terms: bits of the simulation."""
     pytest.importorskip("formulaic")
@@ -356,7 +363,9 @@ def test_formulas_with_masks(simulated, masked, at_sites):
         run(masked("logistic", "task.formula='ns(x1, df=3)'", "glm.meta=false"))
 
 
-@pytest.mark.parametrize("loss", ["poisson", "cox", "logistic"])
+@pytest.mark.parametrize(
+    "loss", ["poisson", pytest.param("cox", marks=pytest.mark.ci), pytest.param("logistic", marks=pytest.mark.ci)]
+)
 def test_offsets_equal_the_simulation(simulated, at_sites, loss):
     words = ("task.offset=x3", "task.formula='x0 + x1'") if loss == "logistic" else ("task.offset=x3",)
     local, remote = simulated(loss, *words), run(at_sites(loss, *words))

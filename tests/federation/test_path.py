@@ -64,7 +64,7 @@ def both(composed, at_sites, hospitals) -> Callable[..., tuple[Selection, Select
     return make
 
 
-@pytest.mark.parametrize("by", ["rows", "each_client"])
+@pytest.mark.parametrize("by", ["rows", pytest.param("each_client", marks=pytest.mark.ci)])
 def test_a_path_equals_the_simulation(both, by):
     local, remote = both(
         "logistic", f"path.by={by}", "path.subsamples=1", "task.test=rows", "hparams.weighting=examples"
@@ -122,6 +122,7 @@ def test_other_losses(both, loss):
             np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.ci
 def test_cox(both, at_sites, tmp_path):
     """Sites count pairs of rows within a fold; the simulation also compares rows of different folds."""
     local, remote = both("cox", "task.test=rows")
@@ -148,7 +149,9 @@ def select_at(run: PathRun) -> Selection:
     return select(run, run.path, lambda: None)
 
 
-@pytest.mark.parametrize(("algo", "lost_request"), [("fista", 80), ("prox_newton", 9)])
+@pytest.mark.parametrize(
+    ("algo", "lost_request"), [("prox_newton", 9), pytest.param("fista", 80, marks=pytest.mark.ci)]
+)
 def test_a_path_resumes_after_a_lost_site(at_sites, tmp_path, algo, lost_request):
     """A lost site ends the connection; finished parts are kept, and results are bitwise those of an undisturbed run."""
     folders = []

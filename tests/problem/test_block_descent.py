@@ -60,7 +60,7 @@ def optimum(problem, tolerance=1e-12):
     return Optimum(tolerance=tolerance).bind(problem, varying).step(np.zeros((1, problem.layout.size)), None)[0]
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [False, pytest.param(True, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("psi", PENALTIES)
 def test_the_solution_is_that_of_fista(monkeypatch, psi, sparse):
     problem = problem_of(psi, sparse=sparse, weights=np.linspace(0.5, 2, ROWS))

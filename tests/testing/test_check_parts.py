@@ -134,7 +134,7 @@ def test_an_error_of_a_loss_is_found():
     check_loss(NotConvex(), convex=False)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["lasso", "nuclear", "mixture", pytest.param("digits", marks=pytest.mark.ci)])
 def test_tasks_pass_all_checks(name):
     check_task(Run.of(compose([f"task={name}", *SMALL[name], "hparams.clients_per_round=2"])).task)
 

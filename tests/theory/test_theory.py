@@ -74,7 +74,7 @@ def violated(cells) -> set[str]:
     return {cell.statement for cell in cells if not cell.holds}
 
 
-QUIET = replace(GRID, rounds=[400], noise=1e-6, spread=1e-6, strength=0.5, seeds=2, rates=[0.25])
+QUIET = replace(GRID, rounds=[150], noise=1e-6, spread=1e-6, strength=0.5, seeds=2, rates=[0.25])
 
 
 def test_fedmid_violates_the_bounds_of_feddualavg():

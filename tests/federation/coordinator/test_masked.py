@@ -141,8 +141,17 @@ def assert_same(simulated: list[Job], made: list[Job], missing: Missing, incompl
             np.testing.assert_allclose(ours, theirs, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("algo", ["feddualavg", "zhj"])
-@pytest.mark.parametrize("kinds", [("train", "unmask", "offer", "evaluate"), ("train",), ("unmask", "offer")])
+@pytest.mark.parametrize(
+    ("algo", "kinds"),
+    [
+        ("zhj", ("train", "unmask", "offer", "evaluate")),
+        ("feddualavg", ("unmask", "offer")),
+        pytest.param("feddualavg", ("train", "unmask", "offer", "evaluate"), marks=pytest.mark.ci),
+        pytest.param("zhj", ("unmask", "offer"), marks=pytest.mark.ci),
+        pytest.param("feddualavg", ("train",), marks=pytest.mark.ci),
+        pytest.param("zhj", ("train",), marks=pytest.mark.ci),
+    ],
+)
 def test_three_of_ten_sites_vanish(both, algo, kinds):
     """They vanish before their response or after it; from the next round on, those that answer again take part.
 

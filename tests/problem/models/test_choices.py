@@ -43,15 +43,20 @@ def test_a_network_on_vectors_has_the_chosen_widths(model):
 def test_a_matrix_of_weights_has_the_chosen_shape(model):
     assert model(*CUSTOM, "model=low_rank").weights_shape == (2, 2)
     assert model(*CUSTOM, "model=low_rank", "model.columns=4").weights_shape == (1, 4)
-    assert model("task=nuclear", "model=low_rank") == model("task=nuclear")
-    assert model("task=lasso", "model=linear").layout == model("task=lasso").layout
+    few = ["task.clients=5", "hparams.clients_per_round=5", "task.samples=8", "task.dimension=4"]
+    matrix, vector = ["task=nuclear", "task.rank=2", *few], ["task=lasso", "task.ones=2", *few]
+    assert model(*matrix, "model=low_rank") == model(*matrix)
+    assert model(*vector, "model=linear").layout == model(*vector).layout
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("task=lasso model=mlp", "model: got 'mlp', must be auto: the metrics of lasso need its own model"),
-        ("task=nuclear model=linear", "model: got 'linear', must be auto: the metrics of nuclear need"),
+        (
+            "task=lasso task.samples=8 model=mlp",
+            "model: got 'mlp', must be auto: the metrics of lasso need its own model",
+        ),
+        ("task=nuclear task.samples=8 model=linear", "model: got 'linear', must be auto: the metrics of nuclear need"),
         ("task=fmri_sim model=mlp", "model: got 'mlp', must be auto: the metrics of fmri_sim need"),
         ("task=digits model=low_rank", "model: got 'low_rank', must be linear: the weights of 10 classes"),
         ("task=digits model=mlp model.hidden=[]", "model.hidden: got .*use model=linear"),
