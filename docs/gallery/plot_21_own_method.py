@@ -2,8 +2,8 @@
 A method of your own
 ====================
 
-A federated method is one class. This one is FedMiD-OSP with a pull towards the server's model after every local step, for
-less client drift.
+A federated method is one class. This one is FedMiD-OSP with a pull towards the server's model after every local step,
+which reduces client drift.
 ``plugins=[pull.py]`` does the same for a file on the command line.
 """
 
@@ -40,7 +40,7 @@ class FedMidPull(FedMidOsp):
         return sum((k <= steps[:, None]) * kept**k for k in range(1, int(steps.max()) + 1))
 
 
-data = ("task=lasso", "task.dimension=64", "task.ones=8", "task.clients=16", "hparams.batch_size=1000")
-rates = ("hparams.client_lr=auto", "hparams.server_lr=10")
-results = sweep(*data, *rates, "algo=fedmid_osp,fedmid_pull", "hparams.rounds=60", "hydra.launcher.n_jobs=1")
+data = ("task=lasso", "task.dimension=64", "task.ones=8", "task.clients=16")
+steps = ("hparams.client_lr=auto", "hparams.server_lr=10", "hparams.batch_size=128", "hparams.local_epochs=5")
+results = sweep(*data, *steps, "algo=fedmid_osp,fedmid_pull", "hparams.rounds=300", "hydra.launcher.n_jobs=1")
 axes = plot(results, y="objective")
