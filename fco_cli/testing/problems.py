@@ -102,13 +102,33 @@ def is_refused(check: Callable[..., None], *arguments: Any) -> bool:
     return False
 
 
-def supported_regularizer(algorithm: Algorithm) -> Regularizer:
+def supported_regularizer(algorithm: Algorithm, radius: float = NUMBERS["radius"]) -> Regularizer:
     """Return the first of an l1 penalty, an l1 ball and no regularizer that the algorithm supports."""
     known = all_regularizers()
-    choices = make_regularizer(known["l1"], strength=0.3), make_regularizer(known["l1_ball"]), no_regularizer()
+    ball = make_regularizer(known["l1_ball"], radius=radius)
+    choices = make_regularizer(known["l1"], strength=0.3), ball, no_regularizer()
     supported = [psi for psi in choices if not is_refused(algorithm.check_pair, psi, Euclidean())]
     assert supported, "check_pair refuses l1, l1_ball and none"
     return supported[0]
+
+
+def make_limit_problem(algorithm: Algorithm) -> Problem:
+    """Return a least-squares problem for checks of the limit of a method.
+
+    With a regularizer some weights of the optimum are 0 and others are not, so that the optimum depends on the weight
+    of psi. A method that applies another weight, as FedMiD does, has another limit.
+    """
+    return make_problem(supported_regularizer(algorithm, radius=0.5), features=3, seed=2)
+
+
+def optimum_of(problem: Problem) -> Array:
+    """Return the certified optimum of a problem."""
+    from fco_cli.algorithms import all_algorithms
+
+    kind: Any = all_algorithms()["optimum"]
+    solver = bind(kind(tolerance=1e-13), problem)
+    start = solver.initial_state(np.zeros((1, problem.layout.size)))
+    return solver.output(solver.round(start).state)[0]
 
 
 def bind(

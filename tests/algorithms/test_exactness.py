@@ -5,6 +5,9 @@ Three clients have 7, 4 and 9 rows and take 3, 2 and 3 local steps of size 1/L.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -48,6 +51,14 @@ TESTED_SEPARATELY = (
 def test_every_federated_method_is_listed():
     federated = [name for name, kind in all_algorithms().items() if kind.federated]
     assert sorted(federated) == sorted((*EXACT, *DRIFT, *VANISHING, *TESTED_SEPARATELY))
+
+
+def test_the_documentation_names_the_exceptions():
+    """docs/methods.md: the table of methods that are tested separately."""
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    table = text.split("Methods that are not part of this test:\n\n")[1].split("\n\n")[0]
+    named = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(TESTED_SEPARATELY)
 
 
 @pytest.fixture

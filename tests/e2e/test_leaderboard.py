@@ -104,14 +104,14 @@ def test_a_method_of_a_file_joins_every_table_and_figure(folder, monkeypatch, ca
     assert "skipped successors_heart: heart_disease is not on this machine" in printed
     rows = leaderboard(folder)
     assert [(row["algo"], row["method"], row["settings tried"]) for row in rows] == [
-        ("fedmid_pull", "FedMiD with pull", "2")
+        ("fedmid_pull", "FedMiD-OSP with pull", "2")
     ] * 2
     assert all(float(row["gap at the end"]) > 0 for row in rows)
     report = folder / "outputs" / "report"
     for name in ("leaderboard", "leaderboard_profiles", "leaderboard_successors_smoke"):
         assert (report / "figures" / f"{name}.pdf").stat().st_size > 1000
         assert (report / "figures" / f"{name}.csv").is_file()
-    assert "FedMiD with pull" in (report / "tables" / "leaderboard_successors_smoke.tex").read_text()
+    assert "FedMiD-OSP with pull" in (report / "tables" / "leaderboard_successors_smoke.tex").read_text()
     # Another method later joins the same tables; the optimum is not run again.
     optima = list(folder.glob("outputs/smoke/successors/*/optimum/*/result.json"))
     times = [path.stat().st_mtime_ns for path in optima]
