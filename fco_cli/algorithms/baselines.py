@@ -28,7 +28,6 @@ from fco_cli.algorithms.protocol import (
 )
 from fco_cli.algorithms.rounds import Memory, Round
 from fco_cli.errors import NoCertificate, UserError, require
-from fco_cli.problem.block_descent import can_descend, descend
 from fco_cli.problem.certificate import is_certified
 from fco_cli.problem.descent import Batches
 from fco_cli.problem.mirror_maps import Mirror
@@ -187,6 +186,11 @@ class Optimum(Baseline):
         return np.concatenate([self._solve(j, w[j : j + 1], self.varying.psi[j : j + 1]) for j in range(len(w))])
 
     def _solve(self, j: int, w: Array, psi: Array) -> Array:
+        from fco_cli.problem.block_descent import (
+            can_descend,
+            descend,
+        )  # imports scipy.sparse, which most runs do not need
+
         problem = self.problem
         # In single precision the gradient has about seven digits.
         tolerance = max(float(np.asarray(self.tolerance)[j]), 1e-5 if problem.dtype == np.float32 else 0.0)
