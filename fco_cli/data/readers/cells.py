@@ -40,7 +40,7 @@ def parse_number(cell: str, decimal: str | None = None) -> float | None:
 
 def category_name(number: float) -> str:
     """Return the name of a category that is written as a number; 1, 1.0 and 1e0 have the same name."""
-    return str(int(number)) if number == int(number) and abs(number) < 1e15 else repr(float(number))
+    return str(int(number)) if abs(number) < 1e15 and number == int(number) else repr(float(number))
 
 
 @dataclass
