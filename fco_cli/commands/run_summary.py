@@ -38,7 +38,7 @@ def summary_table(result: dict[str, Any]) -> Table:
     values = final | {f"test_{name}": value for name, value in result.get("test", {}).items()}
     preferred = [
         result["main_metric"], *held_out[:1], "density", "rank", "objective", "validation_accuracy", "validation_loss",
-        "consensus_error", "train_loss",
+        "consensus_error", "train_accuracy", "train_loss",
     ]  # fmt: skip
     for name in [name for name in dict.fromkeys(preferred) if name in values][:ROWS]:
         value = values[name]

@@ -159,7 +159,7 @@ def test_figures_ledger_and_left_out_records_are_on_the_page(page):
     assert [image.get_attribute("alt") for image in images][:3] == [
         "The lasso_i: curves", "The lasso_i: learning rates", "The curse: curves",
     ]  # fmt: skip
-    assert len(find(page, "#leaderboard figure img")) == len(images) - 3 == 4
+    assert len(find(page, "#leaderboard figure img")) == len(images) - 3 == 5
     assert all(image.get_attribute("loading") == "lazy" for image in images)
     page.execute_script("for (const image of document.images) image.loading = 'eager'")
     wait(page, "return [...document.images].every((image) => image.naturalWidth > 500)")
