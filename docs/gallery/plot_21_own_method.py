@@ -34,8 +34,6 @@ class FedMidPull(FedMidOsp):
         return sum((k <= steps[:, None]) * kept**k for k in range(1, int(steps.max()) + 1))
 
 
-task = "task=lasso", "task.dimension=64", "task.ones=8", "task.clients=16"
-rates = ("hparams.client_lr=auto", "hparams.server_lr=10", "hparams.batch_size=128", "hparams.local_epochs=5")
-plot(
-    sweep(*task, *rates, "algo=fedmid_osp,fedmid_pull", "hparams.rounds=300", "hydra.launcher.n_jobs=1"), y="objective"
-)
+task = "task=lasso", "task.dimension=64", "task.ones=8", "task.clients=16", "hparams.rounds=300"
+rates = "hparams.client_lr=auto", "hparams.server_lr=10", "hparams.batch_size=128", "hparams.local_epochs=5"
+plot(sweep(*task, *rates, "algo=fedmid_osp,fedmid_pull", "hydra.launcher.n_jobs=1"), y="objective")
