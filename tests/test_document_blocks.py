@@ -159,6 +159,10 @@ SESSION = {
         "x = scipy.sparse.random(60, 30, density=0.2, random_state=0)\n"
         "y, client = np.arange(60) % 7 / 7, np.arange(60) % 3\n"
     ),
+    ("docs/inference.md", "from fco_cli.api import glm"): (  # the published table codes sex as 0 and 1
+        "import pandas as pd\nrows = pd.read_csv('heart.csv')\nrows['sex'] = (rows['sex'] == 'm').astype(int)\n"
+        "rows.to_csv('heart.csv', index=False)\n"
+    ),
     ("docs/python.md", "model = FederatedCox"): (
         "import numpy as np\nfrom fco_cli.estimators import FederatedCox\n"
         "random = np.random.default_rng(0)\n"
