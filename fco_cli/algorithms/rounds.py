@@ -287,7 +287,7 @@ def aggregate(messages: Array, sent: tuple[Vector, ...], weights: MessageWeights
 
 
 class RunningMean:
-    """Weighted mean of a cohort's messages, of which a group of clients has only some columns; see `weighted_mean`."""
+    """Weighted mean of messages that arrive by group of clients, with some columns each; see `weighted_mean`."""
 
     def __init__(self, weights: MessageWeights, shape: tuple[int, int, int], dtype: np.dtype) -> None:
         jobs = shape[1]

@@ -165,7 +165,7 @@ class SiteData:
         }  # fmt: skip
 
     def _max_parameters(self, split: Split, task: Custom) -> int | None:
-        """Return the largest number of parameters of which Hessians of a fit are sent; None: no limit."""
+        """Return the largest number of parameters of a Hessian that the site sends for a fit; None: no limit."""
         table = split.training_table()
         columns = np.zeros((len(table.x), 0))
         if self.policy.hide_small_cells and len(table.x):

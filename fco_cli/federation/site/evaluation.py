@@ -183,7 +183,7 @@ class SiteEvaluator:
                 self.disclosure.check_curvature(self._loss, self._fit(one).linear(), data, models[one.fit])
 
     def _check_combinations(self, request: Evaluate, models: EvaluatedModels, data: ClientData, w: Array) -> None:
-        """Raise Refusal for models of which the answers, with earlier ones, determine few rows."""
+        """Raise Refusal if answers about the models, with earlier answers, determine few rows."""
         fit, parts = self._fit(models), [request.part]
         if request.differences and (training := fit.rows().training) is not None:
             parts, data = ["training", request.part], joined(training, data)

@@ -4,10 +4,9 @@ A gradient is a sum over rows x_i with weights l'(s_i), the slopes of the loss a
 combination of answered gradients is a sum with a combination of their slopes. Models with neither, one, the other and
 both of two coefficients have slopes that cancel for all rows outside of a cross cell, without knowledge of any row. A
 loss is a sum of losses of rows, and the bias row of a Hessian one with second derivatives. The ledger therefore stores
-an orthonormal basis of the answered weights of the rows, and a model is refused if the span of these and of its own
-holds a vector that is next to 0 outside of a small
-cross cell of two or three columns. Answers about different folds, preparations and files share
-the rows, and therefore the basis.
+an orthonormal basis of the answered weights of the rows. A model is refused if the span of the basis and of its weights
+holds a vector that is almost 0 outside of a small cross cell of two or three columns. Answers about different folds,
+preparations and files share the rows, and therefore the basis.
 """
 
 from __future__ import annotations
