@@ -161,7 +161,7 @@ def test_cells_of_more_columns(attack, tmp_path, columns, policy, is_answered):
     found = gradients_of(attacker, models)
     if is_answered:
         cell = (-1.0) ** (models[:, :columns] > 0).sum(axis=1) @ found
-        assert cell[columns] / cell[-1] == pytest.approx(x[5, columns], abs=1e-9)
+        assert cell[columns] / cell[-1] == pytest.approx(x[5, columns], abs=1e-7)
     else:
         assert "a sum over 1 row requested" in found
         assert "the columns x0, x1 and x2" in found
