@@ -72,7 +72,7 @@ class FedNl(Federated):
         allowed = "another: fednl needs a linear model and a loss with second derivatives"
         require(has_curvature(problem.model, problem.loss), "algo", self.name, allowed)
         allowed = (
-            f"quasi_newton or fista for {size:,} weights; fednl stores a Hessian at every client, of at most 1,000"
+            f"quasi_newton or fista for {size:,} weights; fednl stores a Hessian of at most 1,000 weights per client"
         )
         require(size <= MOST_WEIGHTS, "algo", self.name, allowed)
         numbers = (2 * problem.data.clients + 1) * packed_size(size) + 3 * size**2

@@ -40,7 +40,7 @@ from fco_cli.problem.regularizers import Regularizer
 
 log = logging.getLogger(__name__)
 prange = range  # Numba's parallel range in the compiled kernel
-ROUNDING = 1e-9  # of eigenvalues
+ROUNDING = 1e-9  # tolerance for eigenvalues
 
 
 @kernel
@@ -227,7 +227,7 @@ class PgExtra(Gossip):
         return {"x": models, "z": zeros, "mixed": zeros.copy(), "last": zeros.copy(), "gradient": zeros.copy()}
 
     def step(self, state: State) -> State:
-        """The mixed vectors of the last round, W x_last, and the last models and gradients are part of the state."""
+        """Return the next state, which also holds W x_last and the models and gradients of the last round."""
         x, rate = state["x"], self.varying.client_lr
         gradient, mixed = self._gradients(x), self._mix(x)
         z = mixed + state["z"] - (state["last"] + state["mixed"]) / 2

@@ -1,4 +1,4 @@
-"""Searches: one per combination of group options, asked in batches that are launched together.
+"""Searches: one per combination of group options, in batches that are launched together.
 
 A batch of a search is one stack. Its finished runs are reused, so that a search that was interrupted continues.
 """
@@ -65,8 +65,8 @@ class Plan:
         seeds = [str(seed) for seed in range(self.seeds)] if self.seeds > 1 else []
         if "seed" in keyed and keyed["seed"].is_sweep_override():
             seed = keyed["seed"]
-            given = (seed.input_line or "").partition("=")[2]
-            require(seed.is_discrete_sweep(), "seed", given, "a list of seeds such as seed=0,1,2")
+            text = (seed.input_line or "").partition("=")[2]
+            require(seed.is_discrete_sweep(), "seed", text, "a list of seeds such as seed=0,1,2")
             seeds = list(dict.fromkeys(seed.sweep_string_iterator()))
         elif "seed" in keyed:
             seeds = []
@@ -153,7 +153,7 @@ class OneSearch:
         return sign * setting.values[0], setting.number
 
     def finish_batch(self) -> None:
-        """Return the values to the sampler and write the record."""
+        """Report the values to the sampler and write the record."""
         for one in self.batch:
             rung = None if one.pruned_after is None else (one.pruned_after, one.values[0])
             self.sampler.tell(one.point, one.values if one.state == FINISHED else None, rung)

@@ -1,4 +1,4 @@
-"""Batches of points, asked from Optuna.
+"""Batches of points that Optuna proposes.
 
 The sequence of points depends on the space, the settings and the values of earlier points alone.
 """
@@ -71,7 +71,7 @@ class Sampler:
         return points
 
     def tell(self, point: Point, values: Sequence[float] | None, rung: tuple[int, float] | None = None) -> None:
-        """Return the values of a point to the sampler.
+        """Report the values of a point to the sampler.
 
         A point without values is worse than all others; `rung` has the round at which it was pruned and its value.
         """
@@ -122,7 +122,7 @@ class Sampler:
         return None
 
     def _is_worthwhile(self, point: Point) -> bool:
-        """Return True for a point that was not asked before and is not expected to diverge."""
+        """Return True for a new point that is not expected to diverge."""
         return point not in self.seen and not any(self._is_beyond(point, other) for other in self.diverged)
 
     def _is_beyond(self, point: Point, other: Point) -> bool:

@@ -99,22 +99,22 @@ def is_searched(override: Override) -> bool:
 def dimension_of(override: Override) -> Dimension:
     """Return the dimension of a swept key."""
     key, sweep = override.key_or_group, override.value()
-    given = (override.input_line or "").partition("=")[2]
+    text = (override.input_line or "").partition("=")[2]
     if unknown := set(getattr(sweep, "tags", ())) - TAGS:
         raise UserError(f"{key}: got the tag {min(unknown)}, must be log or none")
     is_log = "log" in getattr(sweep, "tags", ())
     if isinstance(sweep, IntervalSweep):
         low, high = (math.nan if end is None else end for end in (sweep.start, sweep.end))
         is_valid = math.isfinite(low) and math.isfinite(high) and low < high
-        require(is_valid, key, given, "an interval with two finite ends, the smaller one first")
-        require(not is_log or low > 0, key, given, "an interval above 0 with the tag log")
+        require(is_valid, key, text, "an interval with two finite ends, the smaller one first")
+        require(not is_log or low > 0, key, text, "an interval above 0 with the tag log")
         return Dimension(
             key, low=low, high=high, is_log=is_log, is_whole=isinstance(low, int) and isinstance(high, int)
         )
-    require(override.is_discrete_sweep() and not isinstance(sweep, Glob), key, given, EXAMPLES)
-    require(not is_log, key, given, f"{EXAMPLES}; the tag log is for intervals, a list has its own order")
+    require(override.is_discrete_sweep() and not isinstance(sweep, Glob), key, text, EXAMPLES)
+    require(not is_log, key, text, f"{EXAMPLES}; the tag log is for intervals, a list has its own order")
     values = list(dict.fromkeys(override.sweep_string_iterator()))
-    require(bool(values), key, given, EXAMPLES)
+    require(bool(values), key, text, EXAMPLES)
     numbers = [_number(value) for value in values]
     if None in numbers:
         return Dimension(key, tuple(values))

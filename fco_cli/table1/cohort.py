@@ -1,4 +1,4 @@
-"""Statistics of the columns of every client, which tables of clients and of their union are made of."""
+"""Statistics of the columns of every client, from which table 1 is made."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
 QUARTILES = (0.25, 0.5, 0.75)
-Quartiles = Callable[[Sequence[str]], Array]  # of the rows of some clients together: [d, 3]
-EVENT = "event"
+Quartiles = Callable[[Sequence[str]], Array]  # names of clients -> quartiles [d, 3] of all their rows
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Cohort:
 
     summaries: list[Summary]  # by client, with equal columns
     outcomes: int
-    quartiles: Quartiles | None = None  # of the columns before the outcomes, or of all; None: not known
-    few: Array | None = None  # [M, d], True where all rows of a client but a few have one value; None: not known
+    quartiles: Quartiles | None = None  # of the columns before the outcomes, or of all columns; None: unknown
+    few: Array | None = None  # [M, d], True where all but a few rows of a client have one value; None: unknown
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -35,7 +34,7 @@ class Cohort:
 
 
 def cohort_of(data: FederatedData, label: str, event: str | None, least: int) -> Cohort:
-    """Return the statistics of rows in this process; fewer than `least` rows are few."""
+    """Return the statistics of rows in this process; fewer than `least` rows count as few."""
     if is_sparse(data.x):
         raise UserError(f"{data.source}: rows are sparse; experiment=table1 needs a table")
     outcome, levels = outcome_columns(data.y, data.classes, label, event)
@@ -84,7 +83,7 @@ def merge(summaries: Sequence[Summary]) -> Summary:
 
 
 def two_values(summaries: Sequence[Summary], column: int) -> tuple[float, float] | None:
-    """Return the two values of a column of numbers that has no others; None if it has.
+    """Return the two values of a column of numbers; None if it has fewer or more.
 
     With values in [a, b], the variance is as large as (mean - a) (b - mean) only if all values are a or b.
     """
@@ -107,7 +106,7 @@ def as_category(summary: Summary, column: int, values: tuple[float, float], name
     return {names[0]: count - upper, names[1]: upper}
 
 
-def appended(summary: Summary, name: str, column: Moments | dict[str, int]) -> Summary:
+def with_column(summary: Summary, name: str, column: Moments | dict[str, int]) -> Summary:
     """Return the summary with another column: moments of one number, or counts of categories."""
     known = {name: column} if isinstance(column, dict) else {}
     own = Moments(np.zeros(1, np.int64), np.zeros(1), np.zeros(1)) if isinstance(column, dict) else column

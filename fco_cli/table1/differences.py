@@ -21,8 +21,8 @@ def number_difference(counts: Array, means: Array, deviations: Array) -> tuple[f
         return None, None
     variances = deviations / (counts - 1)
     pooled = np.array([(variances[a] + variances[b]) / 2 for a, b in combinations(range(len(counts)), 2)])
-    apart = np.array([abs(means[a] - means[b]) for a, b in combinations(range(len(counts)), 2)])
-    smd = float(np.mean(apart / np.sqrt(pooled))) if (pooled > 0).all() else None
+    distances = np.array([abs(means[a] - means[b]) for a, b in combinations(range(len(counts)), 2)])
+    smd = float(np.mean(distances / np.sqrt(pooled))) if (pooled > 0).all() else None
     within, degrees = deviations.sum(), int(counts.sum()) - len(counts)
     between = counts @ (means - counts @ means / counts.sum()) ** 2
     if degrees < 1 or not within > 0:
@@ -40,9 +40,9 @@ def category_difference(counts: Array) -> tuple[float | None, float | None]:
     if min(table.shape) < 2:
         return None, None
     shares = (table / table.sum(axis=0))[1:]  # of all categories but the first
-    apart = [_distance(shares[:, a], shares[:, b]) for a, b in combinations(range(table.shape[1]), 2)]
+    distances = [_distance(shares[:, a], shares[:, b]) for a, b in combinations(range(table.shape[1]), 2)]
     p = float(stats.chi2_contingency(table, correction=False).pvalue)
-    return (float(np.mean(apart)) if np.isfinite(apart).all() else None), p
+    return (float(np.mean(distances)) if np.isfinite(distances).all() else None), p
 
 
 def _distance(one: Array, other: Array) -> float:

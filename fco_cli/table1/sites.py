@@ -24,7 +24,7 @@ from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Logistic, Poisson, Softmax, Squared
 from fco_cli.problem.problem import TaskData
 from fco_cli.problem.regularizers.penalties import NoRegularizer
-from fco_cli.table1.cohort import QUARTILES, Cohort, appended
+from fco_cli.table1.cohort import QUARTILES, Cohort, with_column
 from fco_cli.tasks.base import Task
 
 
@@ -44,7 +44,7 @@ class DescribedSites(CustomAtSites):
         rows, notes = cast(SiteRows, data.training), list[str]()
         outcomes = self._outcomes(data, notes)
         kind, head = rows.agreement.requests[0]
-        agreement = Agreement(self.connection)  # of these statistics alone
+        agreement = Agreement(self.connection)  # for these statistics only
         counts = self._counts_of(agreement, kind, head)
         if self.uses_sums:
             columns = list(data.description.preparation.columns)
@@ -57,10 +57,12 @@ class DescribedSites(CustomAtSites):
             ]
         size = len(summaries[0].columns)
         if outcomes is not None:
-            summaries = [appended(one, self.columns.label, own) for one, own in zip(summaries, outcomes, strict=True)]
+            summaries = [
+                with_column(one, self.columns.label, own) for one, own in zip(summaries, outcomes, strict=True)
+            ]
         search = QuartileSearch(agreement, summaries, size, counts)
         quartiles = None
-        if settings.quartiles and (reason := search.why_not()) is None:
+        if settings.quartiles and (reason := search.refusal()) is None:
             quartiles = search
         elif settings.quartiles:
             notes.append(f"no medians: {reason}")
@@ -110,8 +112,8 @@ class QuartileSearch:
         self.agreement, self.summaries, self.size = agreement, summaries, size
         self.rows = {name: one.training for name, one in counts.items() if one.training}
 
-    def why_not(self) -> str | None:
-        """Return why a site answers no counts; None if all do."""
+    def refusal(self) -> str | None:
+        """Return the refusal of a site that answers no counts; None if all sites answer."""
         try:
             self._counts(self._searches(self.summaries)[0].edges, [*self.rows])
         except UserError as refusal:
@@ -122,17 +124,17 @@ class QuartileSearch:
         """Return the quartiles [d, 3] of all columns at some sites, interpolated between neighbors."""
         own = [one for one in self.summaries if one.client in names] if len(self.summaries) > 1 else self.summaries
         sites = [*self.rows] if len(self.summaries) == 1 else list(names)
-        found = []
+        values = []
         for first in self._searches(own):
             search = first
             while not search.finished:
                 search = search.narrowed(self._counts(search.edges, sites))
-            found.append(_rounded(search.high, first.high - first.low))
+            values.append(_rounded(search.high, first.high - first.low))
         count = np.sum([one.moments.count[: self.size] for one in own], axis=0)
         quartiles = []
         for k, share in enumerate(QUARTILES):
             part = np.modf((np.maximum(count, 1) - 1) * share)[0]
-            quartiles.append(np.where(count > 0, (1 - part) * found[2 * k] + part * found[2 * k + 1], np.nan))
+            quartiles.append(np.where(count > 0, (1 - part) * values[2 * k] + part * values[2 * k + 1], np.nan))
         return np.stack(quartiles, axis=1)
 
     def _searches(self, summaries: Sequence[Summary]) -> list[MedianSearch]:

@@ -1,6 +1,6 @@
 """Suppression of small counts in a table whose totals are published.
 
-A count from 1 to k - 1 is suppressed, and with it as many others as are needed for its value to stay uncertain: an
+A count from 1 to k - 1 is suppressed, together with as many others as keep its value uncertain: an
 attacker who knows all published counts and totals, and that counts are not negative, must find at least k + 1 possible
 values of it, or as many as its column has. The extreme values are those of linear programs (cell suppression, see
 Hundepool et al., Statistical Disclosure Control, 2012); their solutions are integers, since the constraints are those
@@ -96,8 +96,10 @@ def possible_values(table: Array, hidden: Array, row: int, column: int) -> tuple
     objective[place[row, column]] = 1.0
     ends = []
     for sign in (1, -1):
-        made = linprog(sign * objective, A_eq=matrix.tocsr()[used], b_eq=np.array(bounds, float)[used], method="highs")
-        ends.append(float(np.rint(made.x[place[row, column]])))
+        solution = linprog(
+            sign * objective, A_eq=matrix.tocsr()[used], b_eq=np.array(bounds, float)[used], method="highs"
+        )
+        ends.append(float(np.rint(solution.x[place[row, column]])))
     return ends[0], ends[1]
 
 

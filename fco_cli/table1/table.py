@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ class _Builder:
         self.cohort, self.settings, self.groups = cohort, settings, groups
         self.total = merge(cohort.summaries)
         self.shown = len(groups) + 1 if len(groups) > 1 else 1  # columns of the table
-        self.has_hidden = self.has_quartiles = False
+        self.has_hidden = False
 
     def lines(self, column: int) -> list[Line]:
         """Return the lines of one column of the data."""
@@ -193,19 +194,16 @@ class _Builder:
         """Return the cells with medians and quartiles; None if they are not known."""
         if self._quartiles is None or column >= self._quartiles[0].shape[0]:
             return None
-        self.has_quartiles = True
         values = [HIDDEN if mask else _quartile_text(own[column]) for mask, own in zip(masks, self._quartiles)]  # noqa: B905
         return values[: self.shown]
 
-    @property
+    @cached_property
     def _quartiles(self) -> list[Array] | None:
         """Quartiles [d, 3] of all clients and of every group."""
         if self.cohort.quartiles is None:
             return None
-        if "_made" not in self.__dict__:
-            parts = [[*self.cohort.names], *(group.clients for group in self.groups)][: self.shown]
-            self._made = [self.cohort.quartiles(names) for names in parts]
-        return self._made
+        parts = [[*self.cohort.names], *(group.clients for group in self.groups)][: self.shown]
+        return [self.cohort.quartiles(names) for names in parts]
 
     def notes(self) -> list[str]:
         """Return the remarks that the table needs."""

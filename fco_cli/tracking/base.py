@@ -1,7 +1,7 @@
 """The `tracking` group, and the interface of its senders.
 
-A tracker reads finished records. It is no part of a run: it changes neither its result nor its run id, and the record
-has everything that is sent.
+A tracker reads finished records and is not part of a run: it changes neither the result nor the run id, and the record
+contains everything that is sent.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Sender(ABC):
 
     @abstractmethod
     def sent(self) -> Collection[str]:
-        """Return the ids of the runs that the tracker has completely."""
+        """Return the ids of the runs whose upload is complete."""
 
     @abstractmethod
     def send(self, run: TrackedRun) -> None:
@@ -91,8 +91,8 @@ class Tracking:
 
     name: str
     points: int = 50  # largest number of rounds whose metrics are sent; metrics.csv has all
-    package: ClassVar[str | None] = None  # that the tracker needs, which is also the name of the extra
-    destination: ClassVar[str] = ""
+    package: ClassVar[str | None] = None  # package that the tracker needs
+    destination: ClassVar[str] = ""  # as messages name it
 
     def __post_init__(self) -> None:
         require(self.points >= 2, "tracking.points", self.points, "a whole number >= 2")

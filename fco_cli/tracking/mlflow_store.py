@@ -13,7 +13,7 @@ from typing import Any
 from fco_cli.tracking.base import Sender, Sweep, TrackedRun, Tracking
 
 RUN, SWEEP = "fco.run_id", "fco.sweep_id"  # tags
-MOST_METRICS, MOST_PARAMS, LONGEST = 1000, 100, 500  # MLflow's limits of a batch, and of a parameter's text
+MOST_METRICS, MOST_PARAMS, LONGEST = 1000, 100, 500  # MLflow's limits: entries of a batch, length of a parameter
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow 3 then opens the list of runs
 FILES = ("config.yaml", "result.json", "metrics.csv", "model.npz")
 
@@ -44,19 +44,19 @@ class MlflowTracking(Tracking):
 
 
 class MlflowSender(Sender):
-    """Client of an MLflow store."""
+    """Sender to an MLflow store."""
 
     def __init__(self, settings: MlflowTracking, sweep: Sweep) -> None:
         from mlflow.tracking import MlflowClient
 
         self.settings, self.sweep = settings, sweep
         self.client = MlflowClient(settings.uri)
-        found = self.client.get_experiment_by_name(settings.experiment)
+        existing = self.client.get_experiment_by_name(settings.experiment)
         location = None
         if settings.uri.startswith("sqlite:///"):  # artifacts beside the database
             location = Path(settings.uri.removeprefix("sqlite:///")).absolute().with_name("mlartifacts").as_uri()
         self.experiment = (
-            found.experiment_id if found else self.client.create_experiment(settings.experiment, location, KIND)
+            existing.experiment_id if existing else self.client.create_experiment(settings.experiment, location, KIND)
         )
         self.parent = self._parent()
 

@@ -42,7 +42,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 class CsvSender(Sender):
-    """Writer of the tables, once for all runs."""
+    """Sender to the tables, which `close` writes once for all runs."""
 
     def __init__(self, settings: CsvTracking, sweep: Sweep) -> None:
         self.settings, self.sweep, self.folder = settings, sweep, Path(settings.path)

@@ -36,7 +36,7 @@ class TensorboardTracking(Tracking):
 
 
 class TensorboardSender(Sender):
-    """Writer of event files; the folder of a run appears when it is complete."""
+    """Sender to event files; the folder of a run appears when it is complete."""
 
     def __init__(self, settings: TensorboardTracking, sweep: Sweep) -> None:
         self.settings = settings

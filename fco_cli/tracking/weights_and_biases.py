@@ -37,7 +37,7 @@ class WandbTracking(Tracking):
 
 
 class WandbSender(Sender):
-    """Client of wandb; the id of a run is its run id."""
+    """Sender to wandb; the id of a run is its run id."""
 
     def __init__(self, settings: WandbTracking, sweep: Sweep) -> None:
         os.environ.setdefault("WANDB_SILENT", "true")

@@ -1,4 +1,4 @@
-"""Batches of distinct points that depend on the seed and on the told values alone."""
+"""Batches of distinct points that depend on the seed and on the reported values alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST = [Objective("loss", "minimize")]
 
 
 def asked(space, cost, batches=4, objectives=LEAST, **settings):
-    """The points of a search with a known cost, batch by batch; a cost of None is a run that diverged."""
+    """Return the points of a search with a known cost, batch by batch; a cost of None is a run that diverged."""
     search = Search(**{"batch": 4, **settings})
     sampler, points = Sampler(space, search, objectives), []
     for _ in range(batches):
@@ -49,7 +49,7 @@ def test_points_are_distinct_and_the_first_batch_has_one_in_every_part():
     assert sorted(int(math.log10(float(rate)) + 4) for (rate,) in first) == [0, 1, 2, 3]
 
 
-def test_later_batches_follow_the_told_values():
+def test_later_batches_follow_the_reported_values():
     costs = [[distance(point) for point in batch] for batch in asked(Space((RATES,), ()), distance, batches=8)]
     last = [cost for batch in costs[4:] for cost in batch if cost is not None]
     assert len(last) > 12
@@ -60,6 +60,21 @@ def test_a_finite_space_ends_after_all_of_its_points():
     points = asked(Space((GRID, KIND), ()), lambda point: float(point[0]), batches=6)
     assert [len(batch) for batch in points] == [4, 4, 4, 2, 0, 0]
     assert len({point for batch in points for point in batch}) == 14
+
+
+def test_larger_learning_rates_than_a_diverged_one_are_left_out():
+    rate = Dimension("hparams.client_lr", ("0.1", "0.2", "0.4", "0.8"), is_ordered=True)
+    space = Space((rate, KIND), ())
+
+    def cost(point):
+        return None if float(point[0]) > 0.1 else float(point[0])
+
+    points = [point for batch in asked(space, cost, batches=12, batch=1) for point in batch]
+    for i, (value, kind) in enumerate(points):
+        later = [float(other) for other, other_kind in points[i + 1 :] if other_kind == kind]
+        assert float(value) == 0.1 or all(other < float(value) for other in later)
+    every = asked(space, cost, batches=12, batch=1, sampler="random")
+    assert len(points) < 8 == sum(map(len, every))
 
 
 def test_a_grid_has_every_point_in_random_order_and_needs_lists():

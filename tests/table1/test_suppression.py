@@ -71,9 +71,10 @@ def test_one_small_count_alone_would_be_the_difference():
         ([100, 3, 90], [0, 1, 0], [0, 1, 1], False),  # with the next smallest one
         ([100, 3, 0], [0, 1, 1], [1, 1, 0], False),  # a client without values reveals nothing
         ([0, 3, 0], [1, 1, 1], [0, 1, 0], True),
+        ([0, 30, 0], [0, 1, 0], [0, 1, 0], True),  # the mean of all clients is that of the only one with values
         ([2, 2, 90, 80], [1, 1, 0, 0], [1, 1, 0, 1], False),  # two with too few values together
     ],
 )
 def test_means_of_few_rows(present, small, hidden, is_total_hidden):
-    made = suppressed_means(np.array(present), np.array(small, bool), LEAST)
-    assert (made[0].astype(int).tolist(), made[1]) == (hidden, is_total_hidden)
+    mask, is_hidden = suppressed_means(np.array(present), np.array(small, bool), LEAST)
+    assert (mask.astype(int).tolist(), is_hidden) == (hidden, is_total_hidden)

@@ -87,6 +87,16 @@ def test_tables_have_every_run_once_with_all_columns(tmp_path, make_run):
     assert float(rounds[1]["objective"]) == 1 / 5
 
 
+def test_two_processes_that_send_the_same_run_write_it_once(tmp_path, make_run):
+    tracking = CsvTracking(path=str(tmp_path), points=2)
+    uploads = [Upload(tracking, Sweep.of(["lasso"], ["a1"])) for _ in range(2)]
+    for upload in uploads:
+        upload.add([make_run("a1")])
+    for upload in uploads:
+        upload.close()
+    assert [len(_read(tmp_path / f"{name}.csv")) for name in ("runs", "rounds")] == [1, 2]
+
+
 def test_a_killed_write_of_tables_is_repeated(tmp_path, make_run, monkeypatch):
     """rounds.csv was written, runs.csv was not: the rounds are not there twice after a repetition."""
     tracking = CsvTracking(path=str(tmp_path), points=2)

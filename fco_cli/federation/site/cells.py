@@ -23,9 +23,9 @@ MIN_DISTINCT = 0.9  # share of distinct values in a column of record numbers
 MAX_CHANCE = 1e-6  # probability that random draws from the range of a column repeat as seldom as its values
 MAX_ROUND = 0.2  # share of multiples of 10 in a column of record numbers
 MIN_PRECISE_ROWS = 10  # values of a column of long record numbers
-MAX_PARTS = 32  # of rows whose cells are kept
-MAX_VALUES = 12  # of a column, of which each has a cell
-MAX_WORK = 1e9  # of the search for cross cells of three columns
+MAX_PARTS = 32  # parts of the rows whose cells are cached
+MAX_VALUES = 12  # values of a column that have a cell each
+MAX_WORK = 1e9  # of the search for cross cells of three columns: cells^3 x rows
 MIN_CURVATURE = 1e-9  # relative curvature of a row that a model does not saturate
 
 
@@ -75,7 +75,7 @@ def are_steep(v: Array, cells: Array, least: int) -> Array:
     """Return which models [J] have curvature weights v [J, N] that single out few rows.
 
     The effective number of rows is below `least` (half of the rows of a small part), or in a cell below half of that
-    (a quarter of its rows), or `least` rows have next to no curvature: their scores are far from 0, and a small change
+    (a quarter of its rows), or `least` rows have almost no curvature: their scores are far from 0, and a small change
     of the model moves few of them across.
     """
     rows, sizes = v.shape[1], cells.sum(axis=1)
@@ -101,8 +101,8 @@ def cells_of(x: Rows, least: int) -> Array:
 def column_cells(x: Rows, least: int) -> tuple[Array, Array]:
     """Return cells [K, N] of `least` rows or more on both sides, and their columns [K].
 
-    They are the rows in which a column has a value of some rows, or another one than its most frequent value. Columns
-    with many such values, which are numbers, have the latter only.
+    They are the rows in which a column has one of its common values, or does not have its most frequent value. A column
+    with more than MAX_VALUES common values, which are numbers, has the latter only.
     """
     rows = x.shape[0]
     places = np.unique(x.columns) if isinstance(x, SparseRows) else np.arange(x.shape[1])
@@ -237,5 +237,5 @@ def merged_bins(counts: Array, least: int) -> Array:
         rest += count
         if rest >= least:
             merged[k], rest, last = rest, 0.0, k
-    merged[last] += rest  # of the last bin that is not empty, or of the last bin
+    merged[last] += rest  # into the last filled bin, or the last bin if there is none
     return merged

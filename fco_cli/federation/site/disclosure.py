@@ -297,7 +297,7 @@ class Disclosure:
             raise Refusal(f"a model with the curvature of few rows requested; {limit}; lower the learning rate")
 
     def check_smooth(self, loss: Loss) -> None:
-        """Raise Refusal for a loss with kinks: exact answers about models at both sides of a kink isolate its row."""
+        """Raise Refusal for a loss with kinks: exact answers about models on both sides of a kink isolate its row."""
         if self.policy.refuse_differences and isinstance(loss, Huber):
             rule = f"the site's policy allows losses without kinks ({POLICY_FILE}: refuse_differences)"
             raise Refusal(f"exact sums of the {loss.name} loss requested; {rule}; use task.loss=squared")
@@ -333,7 +333,7 @@ class Disclosure:
     def min_row_noise(self) -> float:
         """Least noise multiplier of sums of clipped rows; 0 if the policy has none.
 
-        Clipped rows have kinks: without noise, two models at both sides of a row's kink isolate that row. Noise
+        Clipped rows have kinks: without noise, two models on both sides of a row's kink isolate that row. Noise
         replaces the rules about batches and parameters only if the policy has a least multiplier.
         """
         return self.policy.min_noise or (MIN_ROW_NOISE if self.policy.refuse_differences else 0.0)
@@ -348,9 +348,9 @@ class Disclosure:
         self.policy.check("transforms", transform.name)
         least = self.min_row_noise if transform.protects_rows else self.policy.min_noise
         if least > 0 and (multipliers is None or multipliers.min() < least):
-            given = "none" if multipliers is None else f"{multipliers.min():g}"
+            multiplier = "none" if multipliers is None else f"{multipliers.min():g}"
             rule = self._noise_rule(by_row=transform.protects_rows)
-            raise Refusal(f"transform {transform.name} with noise multiplier {given} requested; {rule}")
+            raise Refusal(f"transform {transform.name} with noise multiplier {multiplier} requested; {rule}")
 
     def check_shares(self, shares: int) -> None:
         """Raise Refusal if noise is divided among more sites than those of a sum that do not collude."""

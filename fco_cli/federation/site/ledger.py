@@ -23,7 +23,7 @@ from fco_cli.files import flush_file, lock_file, write_all, write_atomically
 from fco_cli.problem.layout import Array
 
 LEDGER_FOLDER = "ledger"  # in the site's folder
-MAX_BYTES = 512  # of the counts as JSON; shorter ones are padded with spaces
+MAX_BYTES = 512  # size of the counts as JSON, padded with spaces
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True):
@@ -129,7 +129,7 @@ class Ledger:
                 write_atomically(path, msgspec.json.encode([*known, names]))
 
     def add_terms(self, new: KnownTerms, check: Callable[[list[KnownTerms]], None]) -> None:
-        """Record terms that are not known, after a check of all known ones; it may raise Refusal."""
+        """Record new terms after `check` of the known ones, which may raise Refusal."""
         path = self.folder / "terms.json"
         with self._locked():
             try:

@@ -2,7 +2,7 @@
 
 Two terms about many rows each can differ in one row: indicators of age >= 60.1 and age >= 60.2, or smooth functions
 like these. The ledger therefore stores all terms, and new ones are refused if a combination of them and of the columns
-is next to 0 for all rows but one, or if two cuts of rows differ by few rows.
+is almost 0 for all rows but one, or if two cuts of rows differ by few rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fco_cli.data.preparation import Categories, Preparation, TableValues
 from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal, plural
 from fco_cli.problem.layout import Array
 
-MAX_SHARE = 0.75  # of what the columns leave of a row's indicator, in combinations of terms
+MAX_SHARE = 0.75  # of the part of a row's indicator outside the span of the columns, explained by terms
 RESOLUTION = 1e-9  # relative, of the combinations that exact answers resolve
 
 
@@ -57,7 +57,7 @@ def check_combinations(known: list[KnownTerms], new: KnownTerms, table: Features
     share = _shares(columns)
     everything = np.vstack([columns, *(_finite_terms(own.terms, values) for own, values in usable)])
     if ((1 - _shares(everything)) < (1 - MAX_SHARE) * (1 - share)).any():
-        raise _refusal("terms of which a combination is that of a single row", policy)
+        raise _refusal("terms with a combination that singles out one row", policy)
 
 
 def _refusal(problem: str, policy: Policy) -> Refusal:

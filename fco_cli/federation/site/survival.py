@@ -64,9 +64,9 @@ class SiteSurvival:
                 table[0] = table_array(risk_table(labels, np.exp(scores)))
             if request.horizon is not None:
                 self._check_first("horizon", f"{request.horizon!r}", "glm.horizon")
-                made = calibration_groups(y, scores, self._loss.ties, request.horizon, request.min_cell)
-                if made is not None:
-                    groups[0, : len(made)] = made
+                own = calibration_groups(y, scores, self._loss.ties, request.horizon, request.min_cell)
+                if own is not None:
+                    groups[0, : len(own)] = own
                 answer["groups"] = groups
         for name, values in answer.items():
             if not (np.abs(values) <= MAX_MAGNITUDE).all():

@@ -80,21 +80,22 @@ class Network:
         allowed = "lognormal or file: the clients' times decide which messages are used"
         is_timed = self.time_model.is_timed or not aggregation.depends_on_times
         require(is_timed, "time_model", self.time_model.name, allowed)
-        responds = type(participation) is UniformParticipation
+        is_uniform = type(participation) is UniformParticipation
         needs_all = method.full_participation or method.one_shot
         reason = f"{method.name} requires full participation"
         if method.rounds_per_cohort > 1:
             needs_all, reason = True, f"{method.name} keeps its clients for {method.rounds_per_cohort} rounds"
         if transform.noisy or transform.protects_rows:
             needs_all, reason = True, f"the privacy loss of transform={transform.name} assumes uniform sampling"
-        require(responds or not needs_all, "participation", participation.name, f"uniform: {reason}")
+        require(is_uniform or not needs_all, "participation", participation.name, f"uniform: {reason}")
         if aggregation.is_synchronous:
             deadline = getattr(aggregation, "deadline", None)
             require(deadline is None or not needs_all, "aggregation.deadline", deadline, f"null: {reason}")
         else:
-            allowed = f"synchronous: {reason}" if needs_all else f"synchronous: {method.name} cannot add messages from "
+            if not needs_all:
+                reason = f"{method.name} cannot add messages from earlier states"
             supported = method.adds_increments and not needs_all
-            require(supported, "aggregation", aggregation.name, allowed + "earlier states" * (not needs_all))
+            require(supported, "aggregation", aggregation.name, f"synchronous: {reason}")
             by_round = participation.by_round
             allowed = "uniform or dropout with aggregation=buffered, which has no rounds of clients"
             require(not by_round, "participation", participation.name, allowed)
