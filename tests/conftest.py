@@ -77,7 +77,7 @@ def machine_code(no_internal_error: None, request: pytest.FixtureRequest, monkey
 
 @pytest.fixture(autouse=True)
 def no_internal_error(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No command that a test calls, here or in a process of its own, may end in an internal error."""
+    """Fail the test if a command that it calls, in this process or another one, ends in an internal error."""
     folder = tmp_path_factory.getbasetemp() / "state"
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_STATE_HOME", str(folder))

@@ -1,4 +1,4 @@
-"""What the package imports is what pyproject.toml declares."""
+"""pyproject.toml declares exactly the packages that are imported."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def distributions() -> dict[str, set[str]]:
 
 
 def test_every_import_is_of_a_declared_dependency(distributions):
-    """Not of one that another dependency happens to bring; an extra's is imported late."""
+    """A package that another dependency installs must be declared too; those of extras are imported late."""
     for path in SOURCES:
         for module, loading in imports(path):
             own = distributions.get(module)
@@ -71,7 +71,7 @@ def test_every_import_is_of_a_declared_dependency(distributions):
 
 
 def test_no_dependency_is_declared_that_nothing_imports(distributions):
-    """Launchers are Hydra's plugins, which nobody imports; alembic is what MLflow needs for a database."""
+    """Launchers are plugins of Hydra, which are not imported; MLflow needs alembic for a database."""
     imported = {name for path in SOURCES for module, _ in imports(path) for name in distributions.get(module, {module})}
     imported |= {module.partition(".")[0] for module, _ in adapter.SOURCES.values()}  # imported by name
     installed = {name for own in distributions.values() for name in own}

@@ -1,4 +1,4 @@
-"""The headline numbers of the documentation, recomputed by the commands that stand beside them."""
+"""The main numbers of the documentation, recomputed by the commands next to them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from fco_cli.commands import federate
 
 @pytest.mark.parametrize("words", [["request", "north"], ["serve", "localhost:8002"]])
 def test_a_folder_that_cannot_be_used_is_one_line(words, tmp_path, monkeypatch, capsys):
-    """Such as /var/lib/fco before somebody has made it for the service's user; for root, who may do all, a file."""
+    """Not even root can create a folder below a regular file."""
     home = tmp_path / "file"
     home.write_text("")
     monkeypatch.setattr("sys.argv", ["fco-federate", "--home", str(home / "fco"), *words])

@@ -95,7 +95,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
-    """No figures, and no processes of FLARE."""
+    """Replace figures and processes of FLARE by nothing."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setattr("fco_cli.reporting.make_report", _no_report)
     monkeypatch.setattr("fco_cli.theory.run.draw", lambda *_: {"theory.png": b""})

@@ -1,4 +1,4 @@
-"""Whatever is typed after fco-run: no traceback, no run that goes on for ever, one line that names what is wrong."""
+"""Random arguments of fco-run: no traceback, no endless run, and one line that names the error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def leaves(node: object, key: str = "") -> Iterator[str]:
 
 @functools.cache
 def keys_of(*chosen: str) -> list[str]:
-    """What can be set in a run of these groups; the options of an algorithm and of a regularizer are among them."""
+    """Return the keys of a run with these groups, options of the algorithm and of the regularizer included."""
     register()
     GlobalHydra.instance().clear()
     with initialize_config_module("fco_cli.conf", version_base="1.3"):

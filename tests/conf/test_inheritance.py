@@ -35,7 +35,7 @@ def test_no_two_files_of_a_group_say_the_same(group):
 
 
 def inherited_by(path: Path) -> dict[str, str]:
-    """What the files that it inherits from say together; a later one overrides an earlier one."""
+    """Return the merged content of the files that it inherits from; a later one overrides an earlier one."""
     values: dict[str, str] = {}
     for item in (yaml.safe_load(path.read_text()) or {}).get("defaults", []):
         if isinstance(item, str) and item != "_self_" and not item.startswith("/schema"):

@@ -44,7 +44,7 @@ NEEDS_A_DOWNLOAD = {"fmri"}  # tests/tasks/test_fmri.py runs it on a tree in nil
 
 @pytest.fixture
 def fco_run(tmp_path, monkeypatch):
-    """The command in this process, in a folder of its own; what it changes for its process is put back."""
+    """Run the command in this process and in its own folder; restore what it changes for the process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Hydra, "get_mode", Hydra.get_mode)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")

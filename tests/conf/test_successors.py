@@ -1,4 +1,4 @@
-"""The leaderboard is fair: as many runs for every method, what nobody tuned among them, and five seeds."""
+"""The leaderboard is fair: equally many runs of every method, its untuned defaults among them, and five seeds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_nobody_tuned_is_in_the_grid(composed, experiment):
 
 
 def test_every_method_of_a_family_takes_part(composed):
-    """In one experiment at least: those that know constraints only, on the digits."""
+    """Every method is in at least one experiment; those for constraints only are in that of the digits."""
     members = {algo for experiment in TOGETHER for algo, _ in grids(composed, experiment)}
     families = {name: vars(kind)["style"].family for name, kind in all_algorithms().items() if "style" in vars(kind)}
     assert {name for name, family in families.items() if family in FAMILIES} <= members

@@ -79,7 +79,7 @@ def configurations(folder: Path, shard: str) -> Iterator[tuple[str, list[list[st
 
 
 def digest(folder: Path) -> str:
-    """Of the numbers of a record; result.json has times and dates."""
+    """Return the digest of the numbers of a record, without result.json, which has times and dates."""
     content = b"".join((folder / name).read_bytes() for name in ("metrics.csv", "model.npz"))
     return hashlib.sha256(content).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""What all installed commands have in common: a version, help, and a quick answer to both."""
+"""All installed commands have a version and help, and print both quickly."""
 
 import os
 import re
@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 
 @pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))
 def test_every_command_tells_the_version_of_the_distribution(command):
-    """Of ours: the name fco is somebody else's on PyPI."""
+    """The version is that of this package, not of the package fco on PyPI."""
     assert PROJECT["name"] == "fco-cli"
     done = subprocess.run([BIN / command, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"fco-cli {version('fco-cli')}\n"

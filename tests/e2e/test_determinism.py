@@ -1,4 +1,4 @@
-"""Same bytes on one machine, whatever the surroundings; nearly the same numbers on machines of other kinds."""
+"""Equal bytes on one machine in any environment; nearly equal numbers on machines of other kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of a plug-in, installed beside the package in a clean environment, with no edit inside the package."""
+"""The example plug-in, installed next to the package in a clean environment, works without edits of the package."""
 
 from __future__ import annotations
 

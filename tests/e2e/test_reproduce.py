@@ -18,7 +18,7 @@ def reproduce(*arguments, cwd):
 
 @pytest.mark.ci
 def test_figures_and_page_are_made(tmp_path, monkeypatch, capfd):
-    """Of small data. That a second call runs nothing again is fco-run's affair (test_sweeps.py)."""
+    """Reproduction with small data; test_sweeps.py tests that a second call runs nothing again."""
     (tmp_path / "outputs" / "figures").mkdir(parents=True)  # as an earlier call has left it
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fco-reproduce"])
@@ -40,7 +40,7 @@ def test_a_wrong_name_is_one_line(tmp_path):
 
 @pytest.fixture
 def without_data(tmp_path, monkeypatch):
-    """A machine on which nothing has been downloaded, and an fco-run that says what was started and ends as told."""
+    """Return a machine without downloads, whose fco-run records its calls and exits with the given codes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("NILEARN_DATA", str(tmp_path / "nilearn"))
@@ -178,7 +178,7 @@ def test_data_that_are_here_are_no_reason_to_skip(without_data, tmp_path, capsys
 
 @pytest.mark.parametrize("code", [1, 2])
 def test_whatever_else_ends_badly_has_failed(without_data, capsys, code):
-    """A full disk, say, which fco-run tells with exit code 2."""
+    """Errors such as a full disk, which fco-run reports with exit code 2."""
     started, ends = without_data
     ends["lasso_i"] = code, "fco-run: outputs/x: cannot be written: No space left on device"
     assert end_of("lasso_i", "nuclear_i") == 1

@@ -106,7 +106,7 @@ def test_every_job_has_its_record_and_hydra_output(tmp_path, here):
 
 @pytest.mark.parametrize("name", ["x[/y]", "[red]x", "[/]"])
 def test_a_folder_in_brackets_is_a_folder(tmp_path, here, name):
-    """And no markup that the table at the end could stumble over."""
+    """Text in brackets is not interpreted as markup of the final table."""
     done = here("-m", *TINY, "hparams.rounds=1", "hparams.client_lr=0.01", f"output_dir='{name}'", cwd=tmp_path)
     assert f"next: fco-report {name}\n" in done.out
     assert f"{name}/lasso/feddualavg/" in done.out
@@ -141,7 +141,7 @@ def wait_for(condition, seconds=120, what="it"):
 
 
 def alive(group):
-    """Whether any process of the group is left."""
+    """Return True if a process of the group is alive."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -101,7 +101,7 @@ def test_different_requests_to_different_sites(signed, needed):
     [(4, 3, 0, False), (4, 3, 1, False), (4, 3, 2, True), (5, 4, 2, False), (5, 4, 3, True), (6, 4, 1, False)],
 )
 def test_two_sets_of_survivors(signed, count, needed, colluding, succeeds):
-    """Some sites are told that the target survives, the others that it is missing.
+    """Some sites receive the message that the target survives, the others that it is missing.
 
     Colluding sites disclose both of their shares. The attack needs 2 needed - count of them, at least a third.
     """
@@ -152,7 +152,7 @@ def test_one_offer_in_two_requests(signed):
 
 
 def test_a_site_declared_missing_if_all_are_needed(signed):
-    """No shares exist, and no site opens anything: the responses of three sites remain random."""
+    """No shares exist, and no site discloses any: the responses of three sites remain random."""
     group = Group(signed, 4, 4)
     group.ask(b"one", "abc", offers="abcd")
     assert all(one == (b"", b"") for one in group.masks["a"].request.shares.values())
@@ -168,7 +168,7 @@ def test_a_site_declared_missing_if_all_are_needed(signed):
 
 @pytest.mark.parametrize("change", ["needed", "bits", "group"])
 def test_other_rules_for_other_sites(signed, change):
-    """One site is told that all sites are needed, the others that one may be missing: they cannot read its offer."""
+    """One site receives another threshold, precision or group than the others, which cannot read its offer."""
     masks = {name: Masks(name, signed(name)) for name in "abcd"}
     keys = keys_of(masks)
     told = {"keys": keys, "bits": BITS, "needed": 3}

@@ -203,7 +203,7 @@ def test_masked_numbers_are_uniform_whatever_the_inputs(members):
 
 
 def test_the_coordinator_s_view_does_not_unmask_a_site(members):
-    """Of a site that is declared missing, it learns the pairwise key and fewer shares of the self-mask than needed."""
+    """Of a site declared missing, it receives the pairwise key, but too few shares of the self-mask."""
     sites = members(4)
     sites.silent = {"train": {"d"}, "unmask": {"d"}}
     seed = sites.masks["d"].offered.seed

@@ -14,7 +14,7 @@ l1 = all_regularizers()["l1"]
 
 
 def test_a_vanishing_penalty_gives_maximum_likelihood(problem_of):
-    """Features with factor 0 are unpenalized: all of them, or one of them beside a tiny penalty."""
+    """Features with factor 0 are unpenalized: all features, or one of them while the others have a tiny penalty."""
     exact = estimate(problem_of("logistic"))
     free = estimate(problem_of("logistic", psi=l1(strength=0.0)))
     assert not free.is_debiased

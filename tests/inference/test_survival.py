@@ -131,7 +131,7 @@ def random_rows(rows: int = 240, seed: int = 0):
 
 
 def test_statsmodels():
-    """Where R is absent: Efron's method, from another implementation."""
+    """Compare Efron's method with another implementation, also on machines without R."""
     PHReg = pytest.importorskip("statsmodels.api").PHReg
     x, y, client = random_rows()
     ours = estimate(problem_of(x, y, client))

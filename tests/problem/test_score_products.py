@@ -53,7 +53,7 @@ def test_sums_equal_those_of_single_gradients(loss, weighted):
 
 
 def test_score_residuals():
-    """Those of a Cox model, by their definition; their sum is the gradient of the client."""
+    """Residuals of a Cox model agree with their definition; their sum is the gradient of the client."""
     task = task_of("cox")
     data, w = task.training.client(2), np.array([0.4, -0.7, 0.2, 0.0])
     columns = np.arange(3)
@@ -72,7 +72,7 @@ def test_score_residuals():
 
 
 def test_site_biases_leave_efficient_scores():
-    """Those of a model with an indicator of every client, after elimination of the indicators."""
+    """Products of a model with an indicator per client, after elimination of the indicators."""
     task = task_of("logistic", site_bias=True)
     data, weights = task.training, task.training.weights("examples")
     problem = task.to_problem(all_regularizers()["none"](), weighting="examples")

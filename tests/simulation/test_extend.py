@@ -85,7 +85,7 @@ def test_large_states_and_hidden_rows_are_not_kept(tmp_path, monkeypatch):
 
 
 def test_snapshots_of_another_number_of_rounds_start_over_or_agree(tmp_path):
-    """Whether the kept rounds agree depends on both numbers; the bits are those of an uninterrupted run either way."""
+    """The rounds with snapshots depend on the number of rounds; the bits are always those of an uninterrupted run."""
     keys = ("record_path=true", "hparams.rounds=90")
     whole = api.run(*SMALL, *keys, f"output_dir={tmp_path}/whole")
     api.run(*SMALL, *keys[:1], "hparams.rounds=60", f"output_dir={tmp_path}/two")

@@ -180,7 +180,7 @@ def test_a_checkpoint_names_the_code_that_has_written_it(record, job, caplog):
 @pytest.mark.parametrize("name", ["metrics.csv", "model.npz"])
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_record_that_lacks_a_file_is_not_done(record, job, caplog, name, listed):
-    """With the list of files, and without one as in earlier versions."""
+    """Records with a list of files, and those of earlier versions without one."""
     result = record.finish(job, LAYOUT, DETAILS)
     assert result["files"] == {name: (record.folder / name).stat().st_size for name in ("metrics.csv", "model.npz")}
     if not listed:

@@ -154,7 +154,7 @@ def test_the_optimum_on_heart_is_scikit_learns_on_the_pooled_table(run_stack, re
 
 
 def test_a_new_table_is_predicted_from_what_the_record_keeps(build, real_data, tmp_path):
-    """With or without a header."""
+    """The file may have a header."""
     problem = build("heart", "task.holdout=none")
     problem.description.write(tmp_path, np.ones((1, problem.data.x.shape[1])), np.zeros(1))
     preparation = Preparation.of_json((tmp_path / "preparation.json").read_text(), "here")

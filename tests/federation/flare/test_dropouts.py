@@ -1,4 +1,4 @@
-"""Masked rounds between real processes, of which one is killed."""
+"""Masked rounds between real processes, one of which is killed."""
 
 from __future__ import annotations
 

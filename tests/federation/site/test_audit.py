@@ -134,7 +134,7 @@ def test_questions_are_stored_in_full_and_answers_by_size(tmp_path):
 
 
 def test_verification_continues_after_a_changed_line(path):
-    """One changed line is told apart from several."""
+    """One changed line is distinguished from several."""
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([lines[0], lines[1].replace("answered", "refused"), *lines[2:]]))
     with pytest.raises(UserError, match=r"line 2 was changed, .*; all lines after it are intact"):

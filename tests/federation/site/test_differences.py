@@ -1,4 +1,4 @@
-"""Differences of answers about models, preparations and terms, each of which is about many rows.
+"""Differences of answers about models, preparations and terms; each answer is about many rows.
 
 Every attack is also run against a site whose policy allows it, where it succeeds.
 """
@@ -198,7 +198,7 @@ def corrected(attacker):
 
 
 def line_search(attacker):
-    """Request the loss along a step of which the end is not steep, but the middle is."""
+    """Request the loss along a step whose middle is steep and whose end is not."""
     stacked(attacker, "prox_newton", [0.0])
     return train(attacker, 0, {"query": ZERO, "step": STEEP})
 

@@ -151,7 +151,7 @@ def test_one_request_with_thousands_of_models(attack):
 
 
 def test_the_budget_counts_models_and_numbers_over_all_sessions(attack):
-    """Half of the 240 values of the table may be answered, whatever the messages and sessions."""
+    """Half of the 240 values of the table may be answered, over all messages and sessions."""
     answered, reason = 0, ""
     for attacker in [ready(attack()) for _ in range(3)]:
         while (response := attacker.evaluate(np.zeros((3, 4)), gradient=False)).kind == "evaluate":
@@ -255,7 +255,7 @@ def test_record_numbers_stay_at_the_site(attack, rows, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", MEASUREMENTS)
 def test_measurements_are_no_record_numbers(kind):
-    """At hospitals of any size, also if all values differ."""
+    """Measurements at hospitals of any size are no record numbers, even if all values differ."""
     for n in (1, 10, 20, 50, 200, 2000):
         for seed in range(20):
             assert not are_record_numbers(MEASUREMENTS[kind](np.random.default_rng(seed), n)), (n, seed)
@@ -391,7 +391,7 @@ def noisy_hessian(attacker) -> Message:
 
 
 def test_unknown_answers_are_refused(attack):
-    """A kind that nobody has declared, and numbers that nobody has counted, do not leave the site."""
+    """Undeclared kinds of answers and uncounted numbers do not leave the site."""
     attacker = ready(attack())
     attacker.site.kinds["stack"] = lambda request, arrays: Message("", arrays={"rows": np.zeros((60, 3))})
     assert "answers to 'stack' are not covered by the site's disclosure control" in refusal(attacker.stack())

@@ -27,7 +27,7 @@ POLICY = {"max_equations_per_value": None}
 
 
 def table_of(both: int, rows: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return two indicators of which so many rows have both, age and creatinine; and labels."""
+    """Return features, two indicators that `both` rows share, age and creatinine, and labels."""
     random = np.random.default_rng(seed)
     one, other = np.arange(rows) < rows // 3, np.arange(rows) >= rows // 3
     other[rows // 3 + 60 :] = False
@@ -128,7 +128,7 @@ def test_rounds(hospital):
 
 
 def test_folds(hospital):
-    """Of a cross cell of 12 rows, a fold holds out some: gradients of all rows and of the fold differ by these."""
+    """A fold holds out some of the 12 rows of a cross cell: gradients of all rows and of the fold differ by these."""
     attacker = hospital(12)
     assert len(gradients_of(attacker, cross_models())) == 4
     attacker.apply(
@@ -140,7 +140,7 @@ def test_folds(hospital):
 
 
 def corner_table(columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return indicators with large cells of all columns but one, of which one patient has all; and labels."""
+    """Return indicators, all of which are 1 for one patient only, with large cells of fewer columns; and labels."""
     random = np.random.default_rng(0)
     x = random.integers(0, 2, (6 * ROWS, columns)).astype(float)
     x[x.all(axis=1), 0] = 0

@@ -372,7 +372,7 @@ def test_a_path_at_sites_that_share_accuracies_determines_labels(path_run, make_
 
 
 def test_more_answers_than_values_determine_all_rows(rows):
-    """The same solver recovers every row of a site without limits."""
+    """At a site without limits, this solver recovers every row."""
     x, y = rows
     everything = np.ones(60, bool)
     models = [(everything, w) for w in 2 * np.random.default_rng(3).normal(size=(300, 4))]

@@ -67,7 +67,7 @@ def test_terms_that_mark_rows_are_refused(ask, formula, reason):
 
 
 def test_refusals_that_depend_on_rows_are_counted_and_name_no_row(ask):
-    """A term that overflows for some rows tells whether there are such rows."""
+    """The refusal of a term that overflows for some rows discloses that there are such rows."""
     policy = preset("strict", max_steep_models=1, max_equations_per_value=None)
     attacker, answer = ask("I(exp(20 * age))", policy)
     assert refusal(answer) == "terms: a term is not finite for a row of the site; change the formula"

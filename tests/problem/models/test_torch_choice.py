@@ -1,4 +1,4 @@
-"""The option model=torch: layout, initial weights, identity; one line for whatever does not fit."""
+"""The option model=torch: layout, initial weights, identity; one line for every unsupported module."""
 
 from __future__ import annotations
 
