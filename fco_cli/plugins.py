@@ -24,11 +24,11 @@ OVERRIDE = re.compile(r"\+{0,2}plugins=")
 
 def load_plugins(overrides: Sequence[str] = ()) -> list[str]:
     """Load the plug-ins of the environment and of all `plugins=[...]`; return the overrides with one list of them."""
-    given = [text for text in overrides if OVERRIDE.match(text)]
-    sources = dict.fromkeys([*environment_plugins(), *(source for text in given for source in _sources(text))])
+    own = [text for text in overrides if OVERRIDE.match(text)]
+    sources = dict.fromkeys([*environment_plugins(), *(source for text in own for source in _sources(text))])
     for source in sources:
         _remember(load_plugin(source))
-    others = [text for text in overrides if text not in given]
+    others = [text for text in overrides if text not in own]
     if not sources:
         return others
     quoted = ",".join("'" + source.replace("'", r"\'") + "'" for source in sources)

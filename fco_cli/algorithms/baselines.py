@@ -164,7 +164,7 @@ class Optimum(Baseline):
     name: str = "optimum"
     style = Style("optimum", "#000000", "", (4, 2))
     tolerance: float = 1e-10  # of the relative KKT residual; the gap has ten times this tolerance
-    max_iterations: int = 100_000  # a solution that needs more is not certified
+    max_iterations: int = 100_000  # iterations after which the solution is not certified
     one_shot = True
     certifies = True
     uses = frozenset(("weighting", "dtype"))

@@ -44,7 +44,7 @@ class FedNl(Federated):
 
     name: str = "fednl"
     style = Style("FedNL", "#004488", "o", (1, 1), family="few rounds")
-    share: float = 0.1  # of the entries of the upper triangle
+    share: float = 0.1  # share of the entries of the upper triangle that are sent
     broadcast = (Vector("w"),)
     remembered = (Symmetric("hessian"),)
     sent = (Vector("gradient"), Scalar("distance"), Symmetric("change", difference=True))

@@ -235,13 +235,13 @@ class ProxNewton(Federated):
 
         The whole step comes first if it is among them: its gradient and Hessian are known.
         """
-        before, predicted, found = state["objective"][j], state["decrease"][j], {}
+        before, predicted, objectives = state["objective"][j], state["decrease"][j], {}
         slack = ROUNDING * max(abs(before), 1e-300)
         for t, value in values.items():
             objective = value + self._psi(base + t * step, j)
             if objective <= before + SUFFICIENT * t * predicted + slack:
-                found[t] = objective
-        return [1.0] if 1.0 in found else sorted(found, key=lambda t: found[t])
+                objectives[t] = objective
+        return [1.0] if 1.0 in objectives else sorted(objectives, key=lambda t: objectives[t])
 
     def _shorten(self, state: State, j: int, base: Array, step: Array, fraction: float | None) -> None:
         """Set the query point to a fraction of the step; without one, to that of a damped Newton step.

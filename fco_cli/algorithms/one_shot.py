@@ -47,18 +47,18 @@ def minimize_locally(client: Problem, numbers: Numbers, linear: Array, start: Ar
 
     w, scale = start.astype(float), 0.0
     for _ in range(NEWTON_STEPS):
-        at = client.curvature(w[None])
-        gradient = at.gradient - linear
+        quadratic = client.curvature(w[None])
+        gradient = quadratic.gradient - linear
         scale = scale or max(1.0, float(np.linalg.norm(gradient)))
         residual = client.kkt_residual(w[None], gradient, numbers)[0]
-        step = minimize_quadratic(client, numbers, at.hessian, gradient, w[None])[0] - w
+        step = minimize_quadratic(client, numbers, quadratic.hessian, gradient, w[None])[0] - w
         is_small = np.linalg.norm(step) <= LAST_STEP * max(1.0, float(np.linalg.norm(w)))
         if is_small and residual <= RESIDUAL * scale:
             return w
-        length, here = 1.0, value(w)
+        length, objective = 1.0, value(w)
         psi = float(client.psi((w + step)[None], numbers)[0] - client.psi(w[None], numbers)[0])
         slope = float((gradient[0] * step).sum()) + psi
-        while length > SMALLEST_STEP and not value(w + length * step) <= here + 1e-4 * length * slope:
+        while length > SMALLEST_STEP and not value(w + length * step) <= objective + 1e-4 * length * slope:
             length /= 2
         w = w + (length if length > SMALLEST_STEP else 1.0) * step  # differences of values are rounding errors
         if not np.isfinite(w).all():

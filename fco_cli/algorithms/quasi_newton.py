@@ -116,7 +116,7 @@ class QuasiNewton(Federated):
 
     name: str = "quasi_newton"
     style = Style("quasi-Newton", "#004488", "s", (5, 1), family="few rounds")
-    memory: int = 30  # number of pairs
+    memory: int = 30  # number of stored pairs of changes
     broadcast = (Vector("query"),)
     sent = (Vector("gradient"),)
     accumulates_messages = False

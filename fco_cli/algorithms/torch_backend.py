@@ -106,8 +106,8 @@ class TorchGeometry:
 
     def to_primal_in_ball(self, z: Tensor, t: Tensor, center: Tensor, radius: Tensor) -> Tensor:
         own = z.new_empty(z.shape).cpu()
-        given = [one.cpu().numpy() for one in (z, t, center, radius)]
-        self.problem.primal_in_l1_ball(*given[:2], self.geometry, *given[2:], own.numpy())
+        arrays = [one.cpu().numpy() for one in (z, t, center, radius)]
+        self.problem.primal_in_l1_ball(*arrays[:2], self.geometry, *arrays[2:], own.numpy())
         return own.to(z.device)
 
     def assign_subgradient(self, target: Tensor, w: Tensor) -> None:

@@ -86,15 +86,15 @@ def report(options: argparse.Namespace) -> None:
         raise UserError(f"{sources}: no finished records found; create some with: fco-run -m experiment=lasso_i")
     if options.x == "seconds" and not any(run.has_times for study in results.studies for run in study.runs):
         raise UserError("--x seconds: no run has simulated seconds; run with time_model=lognormal or file")
-    made = make_report(results, options.output, studies, options.x, options.claims, options.row)
+    output = make_report(results, options.output, studies, options.x, options.claims, options.row)
     _print_left_out(results.damaged)
     if options.csv:
         _write_csv(results, options.csv)
     if options.leaderboard_archive:
-        _write_archive(results, made, options.leaderboard_archive)
-    if options.claims and (entries := [entry for entry in made.ledger if entry.has_records]):
+        _write_archive(results, output, options.leaderboard_archive)
+    if options.claims and (entries := [entry for entry in output.ledger if entry.has_records]):
         _print_ledger(entries)
-    _print_summary(results, made)
+    _print_summary(results, output)
 
 
 def _studies(options: argparse.Namespace) -> list[Study]:
@@ -130,10 +130,10 @@ def _write_csv(results: Results, path: Path) -> None:
     write_atomically(path, as_csv(results.table()).encode())
 
 
-def _write_archive(results: Results, made: Report, path: Path) -> None:
+def _write_archive(results: Results, output: Report, path: Path) -> None:
     from fco_cli.studies.leaderboard.archive import archive
 
-    records = archive(results, made.folder, path)
+    records = archive(results, output.folder, path)
     print_line(f"archive: {path}: {records} records of the leaderboard, tables and data card")
 
 
@@ -158,21 +158,21 @@ def _is_paper_experiment(name: str) -> bool:
     return name not in ("theory", "path", "glm", "table1") and not name.startswith((SEARCH, LEADERBOARD))
 
 
-def _print_summary(results: Results, made: Report) -> None:
+def _print_summary(results: Results, output: Report) -> None:
     """Print the figures of every study, the verdicts on the paper's claims if any, and the output paths."""
     for study in results.studies:
-        owner = made.owners.get(study.slug, "")
-        kinds = made.contents.get(study.slug, [owner] if owner in made.contents else [])
+        owner = output.owners.get(study.slug, "")
+        kinds = output.contents.get(study.slug, [owner] if owner in output.contents else [])
         if kinds:
             print_line(f"{study.slug}: {', '.join(kinds)} from {_runs(study)}")
-    known = {*made.owners.values(), *(study.slug for study in results.studies)}
-    for slug, kinds in made.contents.items():
+    known = {*output.owners.values(), *(study.slug for study in results.studies)}
+    for slug, kinds in output.contents.items():
         if slug not in known:
             print_line(f"{slug}: {', '.join(kinds)}")
-    if made.ledger:
-        _print_claims(results, made.ledger)
-    print_line(f"figures: {made.page.parent / 'figures'}")
-    print_line(f"report: {made.page}")
+    if output.ledger:
+        _print_claims(results, output.ledger)
+    print_line(f"figures: {output.page.parent / 'figures'}")
+    print_line(f"report: {output.page}")
 
 
 def _runs(study: RecordedStudy) -> str:

@@ -28,8 +28,8 @@ def compose_call(overrides: tuple[str, ...]) -> DictConfig:
 def compose_experiment(name: str, overrides: tuple[str, ...]) -> DictConfig:
     """Return the configuration of an experiment that replaces the run."""
     for override in overrides:
-        given = override.partition("=") if isinstance(override, str) else ("", "", "")
-        require(given[0] != "experiment" or given[2] == name, "experiment", given[2], f"{name} or omitted")
+        parts = override.partition("=") if isinstance(override, str) else ("", "", "")
+        require(parts[0] != "experiment" or parts[2] == name, "experiment", parts[2], f"{name} or omitted")
     others = tuple(override for override in overrides if override != f"experiment={name}")
     config = compose_call((f"experiment={name}", *others))
     refuse_dry_run(config)

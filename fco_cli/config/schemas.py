@@ -76,8 +76,8 @@ class Experiment:
     title: str = MISSING
     select: Selection = field(default_factory=Selection)
     panels: list[str] = MISSING
-    paper: str = ""  # the figure of the paper that it reproduces
-    twin_of: str = ""  # the experiment next to which it is drawn
+    paper: str = ""  # figure of the paper that the experiment reproduces
+    twin_of: str = ""  # experiment next to whose curves those of this one are drawn
     near_best: NearBest = field(default_factory=NearBest)
 
     def __post_init__(self) -> None:
@@ -241,9 +241,9 @@ class PathSettings:
     """Settings of a regularization path (docs/path.md)."""
 
     strengths: int = 100  # number of strengths, equally spaced on a logarithmic scale
-    ratio: float = 0.01  # of the smallest to the largest strength
+    ratio: float = 0.01  # smallest strength relative to the largest
     largest: float | None = None  # null: the smallest strength with a null model; for a ball the largest active radius
-    folds: int = 10  # of the cross-validation
+    folds: int = 10  # number of folds of the cross-validation
     by: str = "rows"  # unit that a fold holds out: rows of every client, clients, each_client (one at a time)
     tolerance: float | None = None  # on the relative KKT residual along the path; null: depends on the method
     algo: str = "auto"  # method; auto: the cheapest exact one, or that of algo=... if it is not fista
@@ -271,7 +271,7 @@ class GlmSettings:
 
     method: str = "auto"  # wald: maximum likelihood; debiased: after the lasso; auto: by the regularizer
     covariance: str = "model"  # of the printed table: model, hc0, hc1 or cluster (by client); the record has all
-    level: float = 0.95  # of the intervals
+    level: float = 0.95  # confidence level of the intervals
     drop: list[str] = field(default_factory=list)  # features or columns that are left out
     exposure: str | None = None  # column whose logarithm is added to the scores of counts
     meta: bool = True  # add the clients' own fits and their meta-analysis

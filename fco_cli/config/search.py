@@ -30,8 +30,8 @@ class Search:
     direction: Any = None  # minimize or maximize, a list for several metrics; null: known for common metrics
     last: int | None = None  # rounds over which a metric is averaged; null: of the experiment, or 1
     budget: int = 16  # runs per search, all seeds included
-    batch: int = 4  # settings that are asked together, one stack
-    seed: int = 0  # of the search, not of the runs
+    batch: int = 4  # settings per batch, which is simulated as one stack
+    seed: int = 0  # seed of the search, not of the runs
     sampler: str = "tpe"  # tpe, random, or grid (every combination of listed values, in random order)
     pruning: str = "none"  # halving: after 1/9 and 1/3 of the rounds only the best third of a batch continues
     until: int | None = None  # round up to which the sweeper runs; null: the run is not part of a search

@@ -333,8 +333,8 @@ def _indicator_moments(counts: dict[str, int], encoding: Categories, missing: in
     """Return the means and sums of squared deviations of the indicators of a column: [2, indicators]."""
     sizes = np.bincount(encoding.indices(list(counts)), list(counts.values()), len(encoding.names))[encoding.indicators]
     share, fill = sizes / max(sum(counts.values()), 1), np.array(encoding.fill)[encoding.indicators]
-    given = Moments(np.full(len(share), sum(counts.values())), share, sizes * (1 - share))
-    filled = given.merge(Moments.of_equal(np.full(len(share), missing), fill))
+    known = Moments(np.full(len(share), sum(counts.values())), share, sizes * (1 - share))
+    filled = known.merge(Moments.of_equal(np.full(len(share), missing), fill))
     return np.array([filled.mean, filled.deviations])
 
 

@@ -16,14 +16,14 @@ def regularizer_of_path(name: str, options: dict[str, Any] | None) -> Regularize
     """Return the regularizer with any value of the field that a path varies; raise UserError if it has none."""
     known = all_regularizers()
     names = [field.name for field in fields(known[name])] if name in known else []
-    given = dict(options or {})
+    values = dict(options or {})
     if parameter := next((one for one in PATH_PARAMETERS if one in names), None):
-        if parameter in given:
+        if parameter in values:
             raise UserError(f"regularizer_options: got {parameter}, which is selected by cross-validation; omit it")
-        given[parameter] = 1.0
-    if name == "group_lasso" and "groups" in given:
-        given.setdefault("group_size", 1)  # unused
-    return named_regularizer(name, given)
+        values[parameter] = 1.0
+    if name == "group_lasso" and "groups" in values:
+        values.setdefault("group_size", 1)  # unused
+    return named_regularizer(name, values)
 
 
 @dataclass(eq=False, repr=False)

@@ -160,7 +160,7 @@ class Masks:
         self.offered: Secrets | None = None  # not used yet
         self.seen: dict[str, int] = {}  # by site, the serial of its last offer
         self.request: MaskedRequest | None = None
-        self.answered: dict[bytes, list[str]] = {}  # survivors by what was asked
+        self.answered: dict[bytes, list[str]] = {}  # survivors by digest of the question
         self.fits = np.ones(0, dtype=bool)  # jobs of the last response with all numbers in range
 
     @property
@@ -243,7 +243,7 @@ class Masks:
         }
         return {"serial": self.serial, "public": public, "sealed": sealed}
 
-    def start(self, number: int, content: bytes, asked: list[bytes], offers: Mapping[str, Offer] | None) -> None:
+    def start(self, number: int, content: bytes, digests: list[bytes], offers: Mapping[str, Offer] | None) -> None:
         """Accept the offers of the participants of a masked request; raise Refusal if one is missing or used."""
         own, offers = self.offered, offers or {}
         self.request = None
@@ -258,7 +258,7 @@ class Masks:
         self.offered = None
         publics = {name: one.public for name, one in offers.items()}
         digest = hashlib.sha256(content).digest()
-        self.request = MaskedRequest(number, digest, own, publics, shares | {self.name: own.shares}, asked)
+        self.request = MaskedRequest(number, digest, own, publics, shares | {self.name: own.shares}, digests)
 
     def _shares_of(self, name: str, offer: Offer) -> tuple[bytes, bytes]:
         """Return this site's shares of the secrets in another site's offer."""

@@ -74,7 +74,7 @@ class LocalSurvival:
         return sum_of_tests(parts)
 
     def calibration(self, horizon: float) -> dict[int, Array]:
-        made = {
+        by_client = {
             m: calibration_groups(y, self.scores[m], self.ties, horizon, self.minimum) for m, y in enumerate(self.y)
         }
-        return {m: groups for m, groups in made.items() if groups is not None}
+        return {m: groups for m, groups in by_client.items() if groups is not None}

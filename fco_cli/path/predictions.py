@@ -45,9 +45,9 @@ class Predictions:
     @classmethod
     def of_lines(cls, bins: Array, negatives: Array, positives: Array) -> Predictions:
         """Return the histograms of the non-empty bins of a record; `bins` are their indices."""
-        made = cls(np.zeros(BINS, int), np.zeros(BINS, int))
-        made.negatives[bins], made.positives[bins] = negatives, positives
-        return made
+        new = cls(np.zeros(BINS, int), np.zeros(BINS, int))
+        new.negatives[bins], new.positives[bins] = negatives, positives
+        return new
 
     def __add__(self, other: Predictions) -> Predictions:
         return Predictions(self.negatives + other.negatives, self.positives + other.positives)

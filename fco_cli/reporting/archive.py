@@ -57,21 +57,21 @@ def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 def _plugins(runs: list[RecordedRun]) -> dict[str, bytes]:
     """Return the plug-in files of the runs that are unchanged, by member."""
-    found = {}
+    members = {}
     for path, digest in {pair for run in runs for pair in run.result.get("plugins", {}).items()}:
         try:
             content = read_bounded(Path(path), MEBIBYTE) if path.endswith(".py") else b""
         except BadRecord:
             continue
         if hashlib.sha256(content).hexdigest() == digest:
-            found[f"plugins/{digest[:8]}/{Path(path).name}"] = content
-    return found
+            members[f"plugins/{digest[:8]}/{Path(path).name}"] = content
+    return members
 
 
 def software_of(runs: Iterable[RecordedRun]) -> list[str]:
     """Return the combinations of software versions of the runs, sorted, one line each."""
-    found = {json.dumps({"python": run.result["python"], **run.result["versions"]}, sort_keys=True) for run in runs}
-    return [", ".join(f"{name} {version}" for name, version in json.loads(text).items()) for text in sorted(found)]
+    distinct = {json.dumps({"python": run.result["python"], **run.result["versions"]}, sort_keys=True) for run in runs}
+    return [", ".join(f"{name} {version}" for name, version in json.loads(text).items()) for text in sorted(distinct)]
 
 
 def _versions(runs: list[RecordedRun]) -> dict[str, list[str]]:

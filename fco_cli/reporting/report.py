@@ -99,8 +99,8 @@ def make_report(
     after: list[Context] = []
     for study, sections in added.items():
         with errors_of(study):
-            made = [render_section(folder, section, parallel=not is_user_study(study)) for section in sections]
-        (before if is_user_study(study) else after).extend(made)
+            rendered = [render_section(folder, section, parallel=not is_user_study(study)) for section in sections]
+        (before if is_user_study(study) else after).extend(rendered)
     _judge(report, studies, results, with_claims)
     first = [*before, *(contexts[section.slug] for section in own)]
     page = render_page(results, report, [*before, *contexts.values(), *after], first)

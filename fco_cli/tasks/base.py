@@ -33,7 +33,6 @@ class Task(ABC):
     strength: float  # default of `regularizer.strength`
     radius: float  # default of `regularizer.radius`
     start: str | None = None  # w_0: zeros or glorot; null: zeros for a linear model, glorot for a network
-    # the configuration group `model`, set by the run
     model: ModelChoice = field(default_factory=AutoModel, metadata={"omegaconf_ignore": True})
 
     main_metric: ClassVar[str] = "objective"

@@ -44,9 +44,9 @@ class ModelTerms(Task):
     def check_terms(self, ranges: Any) -> None:
         """Raise UserError for an invalid formula or offset, or with declared ranges."""
         for key in ("formula", "offset", "exposure"):
-            given = getattr(self, key)
+            value = getattr(self, key)
             allowed = "null with task.ranges, which are those of the features"
-            require(given is None or ranges is None, f"task.{key}", given, allowed)
+            require(value is None or ranges is None, f"task.{key}", value, allowed)
         _ = self.parsed_formula(), self.offset_expression()
 
     def unused_terms(self) -> set[str]:

@@ -111,7 +111,7 @@ class GroupSparse(ShapedRegression):
     """Regression with group-sparse weights: the first `active` groups of `group_size` weights are 1, the others 0."""
 
     name: str = "group_sparse"
-    group_size: int  # weights of a group
+    group_size: int  # weights per group
     active: int  # groups whose weights are not zero in the truth
 
     def __post_init__(self) -> None:

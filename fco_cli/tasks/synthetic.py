@@ -29,7 +29,7 @@ class SyntheticRegression(Task):
     """Linear regression: x = heterogeneity * mu_m + N(0, I), y = <w_real, x> + b_real + N(0, 1), squared loss."""
 
     clients: int  # M
-    samples: int  # n, per client
+    samples: int  # rows per client
     heterogeneity: float = 1.0  # scales the client means; 1 is the text of the paper, see docs/method.md, "Findings"
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Nuclear(SyntheticRegression):
 
     name: str = "nuclear"
     dimension: int  # of the square matrix
-    rank: int  # of the true matrix
+    rank: int  # rank of the true matrix
 
     main_metric = "rank"
 

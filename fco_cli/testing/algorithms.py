@@ -106,16 +106,16 @@ def check_declarations(kind: Kind) -> None:
     sent, remembered = slot_count(bound.sent, size), slot_count(bound.remembered, size)
     assert memory.shape == (remembered, *w.shape)
     (cohort,) = make_cohorts(bound, problem, 1)
-    made = bound.round(state, cohort, np.repeat(memory[None], len(cohort.clients), axis=0))
-    assert made.state.keys() == state.keys(), "server_step returns other arrays than initial_state"
+    result = bound.round(state, cohort, np.repeat(memory[None], len(cohort.clients), axis=0))
+    assert result.state.keys() == state.keys(), "server_step returns other arrays than initial_state"
     for array in bound.broadcast:
         assert state[array.name].shape == array.shape(*w.shape), f"the state {array.name!r} is not a {array}"
     clients = len(cohort.clients)
-    assert made.messages.shape == (clients, sent, *w.shape)
-    assert made.memory.shape == (clients, *memory.shape)
-    assert made.arrived.all(), "a message is not finite"
-    assert np.isfinite(bound.output(made.state)).all(), "the model is not finite"
-    assert bound.output(made.state).shape[-1] == size
+    assert result.messages.shape == (clients, sent, *w.shape)
+    assert result.memory.shape == (clients, *memory.shape)
+    assert result.arrived.all(), "a message is not finite"
+    assert np.isfinite(bound.output(result.state)).all(), "the model is not finite"
+    assert bound.output(result.state).shape[-1] == size
     costs = bound.costs(cohort)
     vectors = [sum(a.slots(size) for a in b if not isinstance(a, Scalar)) for b in (bound.sent, bound.broadcast)]
     assert (costs.vectors_up, costs.vectors_down) == (clients * vectors[0], clients * vectors[1])
@@ -184,7 +184,7 @@ def check_clients_need_only_their_rows(kind: Kind) -> None:
     w = np.zeros((1, problem.layout.size))
     cohort = make_cohorts(bound, problem, 2)[1]
     memory = np.repeat(bound.initial_client_arrays(w)[None], len(cohort.clients), axis=0)
-    made = bound.round(bound.initial_state(w), cohort, memory)
+    result = bound.round(bound.initial_state(w), cohort, memory)
     state = bound.start_round(bound.initial_state(w), cohort)
     received = {array.name: state[array.name] for array in bound.broadcast}
     for i, m in enumerate(cohort.clients):
@@ -192,8 +192,8 @@ def check_clients_need_only_their_rows(kind: Kind) -> None:
         own = problem.data.client(int(m))
         keys = message_keys(cohort.seed, cohort.round, np.array([m]))
         message, kept = bound.client_update(received, memory[i], own, cohort.order, edges, keys)
-        np.testing.assert_array_equal(message, made.messages[i], "a message depends on rows of other clients")
-        np.testing.assert_array_equal(kept, made.memory[i], "the memory depends on rows of other clients")
+        np.testing.assert_array_equal(message, result.messages[i], "a message depends on rows of other clients")
+        np.testing.assert_array_equal(kept, result.memory[i], "the memory depends on rows of other clients")
 
 
 def check_lost_messages(kind: Kind) -> None:
@@ -206,9 +206,9 @@ def check_lost_messages(kind: Kind) -> None:
     w = np.zeros((1, problem.layout.size))
     (cohort,) = make_cohorts(bound, broken, 1)
     memory = np.repeat(bound.initial_client_arrays(w)[None], len(cohort.clients), axis=0)
-    made = bound.round(bound.initial_state(w), cohort, memory)
-    assert made.dropped.tolist() == [1], "a message that is not finite must stay so, to be detected"
-    assert np.isfinite(bound.output(made.state)).all(), "the other messages must give a finite model"
+    result = bound.round(bound.initial_state(w), cohort, memory)
+    assert result.dropped.tolist() == [1], "a message that is not finite must stay so, to be detected"
+    assert np.isfinite(bound.output(result.state)).all(), "the other messages must give a finite model"
 
 
 def check_mirror_maps(kind: Kind) -> None:
@@ -261,10 +261,10 @@ def check_prox_calls(kind: Kind) -> None:
     first, second = make_cohorts(bound, problem, 2)
     w = np.zeros((1, problem.layout.size))
     memory = np.repeat(bound.initial_client_arrays(w)[None], problem.data.clients, axis=0)
-    made = bound.round(bound.initial_state(w), first, memory)  # in the first round, t may be 0
+    result = bound.round(bound.initial_state(w), first, memory)  # in the first round, t may be 0
     counter: list[int] = bound.__dict__["prox_calls"]
     counter[0] = 0
-    bound.round(made.state, second, made.memory)
+    bound.round(result.state, second, result.memory)
     expected = bound.costs(second).prox_calls - bound.proxes.server
     assert counter[0] == expected, f"{counter[0]} local prox calls, declared {expected}"
 

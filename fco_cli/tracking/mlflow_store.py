@@ -23,7 +23,7 @@ class MlflowTracking(Tracking):
     """MLflow server or database."""
 
     name: str = "mlflow"
-    uri: str = "sqlite:///mlflow.db"  # or http://host:port
+    uri: str = "sqlite:///mlflow.db"  # database, or a server: http://host:port
     experiment: str = "fco"
     package = "mlflow"
     timeout: int = 30  # seconds of a request to a server

@@ -55,7 +55,7 @@ class ClipNoise(Transform):
     name: str = "clip_noise"
     clip_norm: float = 1.0  # largest l2 norm of a message; longer ones are scaled down
     noise_multiplier: float = 1.0  # 0: clipping only, no privacy
-    delta: float = 1e-5  # of (epsilon, delta)-differential privacy
+    delta: float = 1e-5  # delta of (epsilon, delta)-differential privacy
     noisy = True
 
     def __post_init__(self) -> None:

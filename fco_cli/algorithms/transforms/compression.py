@@ -134,7 +134,7 @@ class TopK(Transform):
     """
 
     name: str = "topk"
-    share: float = 0.1  # k / P
+    share: float = 0.1  # k / P, share of the entries that are sent
     residuals = True
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ class RowClipNoise(Transform):
     name: str = "row_clip_noise"
     clip_norm: float = 1.0  # largest l2 norm of a row's gradient; longer ones are scaled down
     noise_multiplier: float = 1.0  # 0: clipping only, no privacy
-    delta: float = 1e-5  # of (epsilon, delta)-differential privacy
+    delta: float = 1e-5  # delta of (epsilon, delta)-differential privacy
     noise_shares: int = 1  # clients that share the noise of a sum of messages; 1: every client adds the whole noise
     encode = keep_message
     protects_rows = True

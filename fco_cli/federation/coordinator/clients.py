@@ -130,16 +130,16 @@ class RemoteClients(Clients):
         if noise is not None:  # enough also if no more sites than needed answer
             head["noise"] = (noise / np.sqrt(self.sites.min_sites)).tolist()
         specs = with_fit({name: ArraySpec(shape) for name, shape in shapes.items()}, self.fit)
-        made = self.agreement.sum("train", head, received, specs)[self.fit]
+        masked = self.agreement.sum("train", head, received, specs)[self.fit]
         self.done = cohort.round + 1
-        for name in made.present:
+        for name in masked.present:
             self.outcomes[name] = []
         total = np.zeros((slot_count(algorithm.sent, size), jobs, size), np.int64)
         for name, values in by_job(algorithm.sent, total).items():
-            values[...] = made.totals[name]
-        present = np.array([name in made.present for name in participants])
-        missing = self._report_missing(cohort.round, [name for name in participants if name not in made.present])
-        result = algorithm.finish_round_from_sum(state, cohort, total, present[:, None] & made.fits)
+            values[...] = masked.totals[name]
+        present = np.array([name in masked.present for name in participants])
+        missing = self._report_missing(cohort.round, [name for name in participants if name not in masked.present])
+        result = algorithm.finish_round_from_sum(state, cohort, total, present[:, None] & masked.fits)
         return result._replace(missing=missing)
 
     def _report_missing(self, round_index: int, names: list[str]) -> tuple[str, ...]:

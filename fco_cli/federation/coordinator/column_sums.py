@@ -26,8 +26,8 @@ def exact_sums(
     columns = {k: len(arrays[f"center.{k}"]) for k in sizes}
     if agreement.sites.mask_bits is not None:
         specs = {f"{EXACT}.{k}": ArraySpec((size, WORDS)) for k, size in sizes.items()}
-        made = agreement.sum_of_all("summarize", head, arrays, specs)
-        totals = {k: from_integers(from_words(made[k].totals[EXACT].view(np.uint64)), made[k].fits) for k in sizes}
+        masked = agreement.sum_of_all("summarize", head, arrays, specs)
+        totals = {k: from_integers(from_words(masked[k].totals[EXACT].view(np.uint64)), masked[k].fits) for k in sizes}
         with report_invalid_sum(next(iter(rows.values())), "summarize"):
             for k, total in totals.items():
                 check_sums(total, columns[k], sum(rows[k].values()))

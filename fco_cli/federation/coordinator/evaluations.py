@@ -18,10 +18,10 @@ def metrics_together(questions: Sequence[tuple[SiteRows, Array]]) -> list[list[S
     if all(one is not None for one in known):
         answers = [one for one in known if one is not None]
     else:
-        asked = [Question(rows, w, rows.sizes / rows.sizes.sum()) for rows, w in questions]
+        weighted = [Question(rows, w, rows.sizes / rows.sizes.sum()) for rows, w in questions]
         answers = [
             (one, question.weights)
-            for one, question in zip(request_evaluations(asked, spread=True), asked, strict=True)
+            for one, question in zip(request_evaluations(weighted, spread=True), weighted, strict=True)
         ]
     return [rows.site_metrics(*answer) for (rows, _), answer in zip(questions, answers, strict=True)]
 
@@ -35,5 +35,5 @@ def held_out_losses(questions: Sequence[tuple[SiteRows, Array, str]]) -> list[Ar
     first = questions[0][0]
     differences = first.loss.client_loss is not None and first.is_exact
     few = first.loss.client_loss is None and (first.metric_sums is None or not first.metric_sums.histogram)
-    asked = [Question(rows, w, rows.weights(weighting)) for rows, w, weighting in questions]
-    return [one.value for one in evaluate_together(asked, sums=few, spread=few, differences=differences)]
+    weighted = [Question(rows, w, rows.weights(weighting)) for rows, w, weighting in questions]
+    return [one.value for one in evaluate_together(weighted, sums=few, spread=few, differences=differences)]

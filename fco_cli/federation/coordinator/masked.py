@@ -72,7 +72,7 @@ class MaskedGroup:
     def __init__(self, sites: Sites, needed: int, responses: Mapping[str, Response]) -> None:
         self.sites, self.names, self.needed = sites, sites.names, needed
         self.offers: dict[str, Offer] = {name: response.head.offer for name, response in responses.items()}
-        self.answered: dict[bytes, list[str]] = {}  # survivors by what was asked
+        self.answered: dict[bytes, list[str]] = {}  # survivors by digest of the question
         self.next_try = 0.0
         self.next_look = 0.0
         self.contacts: dict[str, set[float]] = {}  # by missing site, the times of its last contacts with the server
@@ -90,8 +90,8 @@ class MaskedGroup:
         """Return the sums of the sites' responses by fit; raise ClientsLost if too few sites answer."""
         if kind == "train":
             self._let_rejoin()
-        offers, asked = self.offers, questions(kind, head, arrays)
-        if any(self.answered.get(one, sorted(offers)) != sorted(offers) for one in asked):
+        offers, digests = self.offers, questions(kind, head, arrays)
+        if any(self.answered.get(one, sorted(offers)) != sorted(offers) for one in digests):
             self._lose(f"{', '.join(self.missing) or 'a site'}: a model was evaluated with other sites before")
         self._require_enough(offers)
         self.offers = {}
@@ -100,7 +100,7 @@ class MaskedGroup:
         self.offers = {name: _next_offer(name, kind, response) for name, response in responses.items()}
         self._require_enough(responses)
         survivors = sorted(responses)
-        self.answered.update(dict.fromkeys(asked, survivors))
+        self.answered.update(dict.fromkeys(digests, survivors))
         shared = set.intersection(*(set(response.arrays) for response in responses.values()))
         masked = {name: [response.arrays[name] for response in responses.values()] for name in sorted(shared)}
         seeds, keys = self._open(number, survivors, offers) if self.needed < len(self.names) else ({}, {})

@@ -136,9 +136,9 @@ class SiteRows(RemoteRows):
 
         None unless sums for metrics and, if `spread`, mean squared losses were requested.
         """
-        found = [self.last.get(model.tobytes()) for model in np.ascontiguousarray(w, dtype=float)]
-        known = [one for one in found if one is not None and one.sums and one.spread >= spread]
-        if len(known) < len(found):
+        entries = [self.last.get(model.tobytes()) for model in np.ascontiguousarray(w, dtype=float)]
+        known = [one for one in entries if one is not None and one.sums and one.spread >= spread]
+        if len(known) < len(entries):
             return None
         return known[0].responses.take([one.job for one in known]), known[0].weights
 

@@ -263,12 +263,12 @@ class Agreement:
         self, kind: str, head: dict[str, Any], arrays: Arrays, specs: Mapping[str, ArraySpec]
     ) -> dict[int, MaskedSum]:
         """Return the sums of all sites' masked responses by fit; raise ClientsLost if a site is missing."""
-        made = self.sum(kind, head, arrays, specs)
-        present = next(iter(made.values())).present
+        totals = self.sum(kind, head, arrays, specs)
+        present = next(iter(totals.values())).present
         if missing := [name for name in self.sites.names if name not in present]:
             self.sites.disconnect()
             raise ClientsLost(f"no response from {', '.join(missing)}; {kind!r} needs all sites")
-        return made
+        return totals
 
 
 def _analyst() -> str:

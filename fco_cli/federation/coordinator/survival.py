@@ -109,13 +109,13 @@ class RemoteSurvival:
             answers = self.rows.agreement.request(
                 "risk_table", head, self._model, names, expected=lambda _: with_fit(specs, fit)
             )
-            made = {}
+            by_site = {}
             for name, answer in answers.items():
                 own = {array.removesuffix(f".{fit}"): values for array, values in answer.arrays.items()}
                 with report_invalid_response(name, "risk_table"):
                     _check_table(own["table"][0], self.rows.rows_of(name))
-                made[self.rows.names.index(name)] = own
-            self.known[horizon] = dict(sorted(made.items()))
+                by_site[self.rows.names.index(name)] = own
+            self.known[horizon] = dict(sorted(by_site.items()))
         return self.known.get(horizon, {})
 
 

@@ -120,8 +120,8 @@ class Site:
         agreed, is_weighted = self.data.agreed, message.kind in WEIGHTED
         if is_weighted and (agreed is None or agreed.names != self.masks.group or request.agreed != agreed.digest):
             raise Refusal("masks: the request does not refer to numbers of rows that all sites agreed on")
-        question_keys = questions(message.kind, message.head, message.arrays)
-        self.masks.start(request.number, content, question_keys, request.offers)
+        digests = questions(message.kind, message.head, message.arrays)
+        self.masks.start(request.number, content, digests, request.offers)
 
     def _check(self, kind: str, header: Header) -> None:
         """Raise Refusal for a second coordinator, a replayed message or a request that the policy forbids."""

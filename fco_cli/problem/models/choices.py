@@ -87,7 +87,7 @@ class LowRank(ModelChoice):
 
     name: str = "low_rank"
     rows: int | None = None  # null: as many as columns
-    columns: int | None = None  # of the matrix; null: as many as rows
+    columns: int | None = None  # columns of the matrix; null: a square matrix
 
     def __post_init__(self) -> None:
         for key in ("rows", "columns"):

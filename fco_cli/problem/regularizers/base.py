@@ -130,7 +130,7 @@ class Constraint(Regularizer):
 class Ball(Constraint):
     """Norm ball of the given radius."""
 
-    radius: float  # of the ball, at least 0
+    radius: float  # radius of the ball, at least 0
 
     def __post_init__(self) -> None:
         positive("radius", self.radius)

@@ -150,8 +150,8 @@ class Level:
     near_optimum: float | None = None  # relative distance: at most (1 + near_optimum) times the optimum's value
 
     def __post_init__(self) -> None:
-        given = [value for value in (self.at_least, self.at_most, self.equals, self.near_optimum) if value is not None]
-        if len(given) != 1:
+        bounds = [value for value in (self.at_least, self.at_most, self.equals, self.near_optimum) if value is not None]
+        if len(bounds) != 1:
             raise ValueError("give one of at_least, at_most, equals, near_optimum")
 
     def resolve(self, evidence: Evidence, metric: str) -> Level:

@@ -77,8 +77,8 @@ def _all(recorded: RecordedPredictions) -> dict[str, Predictions]:
 
 def _panels(recorded: RecordedPredictions) -> dict[str, Predictions]:
     """Return the predictions of the clients with the most rows."""
-    found = {one.client: one.predictions for one in recorded.clients if one.predictions is not None}
-    return dict(list(found.items())[:MAX_PANELS])
+    by_client = {one.client: one.predictions for one in recorded.clients if one.predictions is not None}
+    return dict(list(by_client.items())[:MAX_PANELS])
 
 
 def _client_groups(predictions: Predictions) -> DataFrame:

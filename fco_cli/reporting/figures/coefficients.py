@@ -89,9 +89,9 @@ def model_numbers(path: RecordedPath) -> DataFrame:
     columns = {
         choice: model.groupby(_labels(model), sort=False)["weight"].first() for choice, model in path.models.items()
     }
-    made = pd.DataFrame(columns).fillna(0.0)
-    order = made.abs().max(axis=1).sort_values(ascending=False, kind="stable").index
-    return made.loc[order].head(LARGEST).rename_axis("feature").reset_index()
+    table = pd.DataFrame(columns).fillna(0.0)
+    order = table.abs().max(axis=1).sort_values(ascending=False, kind="stable").index
+    return table.loc[order].head(LARGEST).rename_axis("feature").reset_index()
 
 
 def _labels(model: DataFrame) -> list[str]:

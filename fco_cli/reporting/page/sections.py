@@ -158,13 +158,13 @@ def command(study: RecordedStudy) -> str:
 
 def sweep_sections(studies: list[RecordedStudy], choices: Choices) -> list[Section]:
     """Return a section for every setting with at least three values."""
-    made = []
+    sections = []
     for swept in sweeps.swept_keys(studies):
         numbers = sweeps.sweep_table(swept, choices)
         draw = partial(sweeps.draw_sweep, swept, numbers)
         figure = Figure(swept.slug, draw, SWEEP.format(key=swept.key), numbers, alt=swept.heading)
-        made.append(Section(swept.slug, swept.heading, figures=[figure], menu=f"{swept.first.name} by {swept.key}"))
-    return made
+        sections.append(Section(swept.slug, swept.heading, figures=[figure], menu=f"{swept.first.name} by {swept.key}"))
+    return sections
 
 
 # Paths.

@@ -79,15 +79,15 @@ class RecordedGlm:
         """Return the recorded figures of a Cox model as PNG files; raise BadRecord if one is damaged."""
         from PIL import Image
 
-        found = {}
+        contents = {}
         for name in PICTURES:
             if (path := self.folder / f"{name}.png").exists():
-                found[name] = read_bounded(path, 8 * MEBIBYTE)
+                contents[name] = read_bounded(path, 8 * MEBIBYTE)
                 try:
-                    Image.open(io.BytesIO(found[name])).load()
+                    Image.open(io.BytesIO(contents[name])).load()
                 except Exception as problem:  # damaged images raise many kinds of exceptions
                     raise BadRecord(f"{name}.png: {printable(str(problem))}") from problem
-        return found
+        return contents
 
     @property
     def table(self) -> pd.DataFrame:

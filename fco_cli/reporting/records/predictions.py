@@ -62,15 +62,15 @@ def predictions_of(
     Clients without predictions are listed with the reason. None if there are no predictions.
     """
     own = table if choice is None else table[table["choice"] == choice]
-    found = {
+    by_client = {
         str(client): Predictions.of_lines(*(lines[name].to_numpy() for name in ("bin", "negatives", "positives")))
         for client, lines in own.groupby("client", sort=True)
     }
-    if not found:
+    if not by_client:
         return None
-    total = reduce(add, found.values())
-    masked = set(found) == {ALL_CLIENTS}
-    clients = [] if masked else [_client(name, rows, found.get(name)) for name, rows in sizes.items()]
+    total = reduce(add, by_client.values())
+    masked = set(by_client) == {ALL_CLIENTS}
+    clients = [] if masked else [_client(name, rows, by_client.get(name)) for name, rows in sizes.items()]
     clients.sort(key=lambda one: -one.rows)
     return RecordedPredictions(title, how, total, clients)
 

@@ -88,7 +88,7 @@ class Lognormal(Jittered):
     gradient_sigma: float = 0.5
     up_bandwidth: float = 1e6  # bytes per second
     down_bandwidth: float = 5e6
-    bandwidth_sigma: float = 0.5  # of both directions of a client together
+    bandwidth_sigma: float = 0.5  # common to both directions of a client
     latency: float = 0.05  # seconds in one direction
     latency_sigma: float = 0.0
 

@@ -68,8 +68,8 @@ def profile_numbers(problems: list[Problem]) -> DataFrame:
 
 def _costs(problems: list[Problem]) -> list[str]:
     """Return the costs that a method needed to reach the level on some problem."""
-    found = [one for problem in problems for one in problem.methods]
-    return [cost for cost in PROFILED if any(np.isfinite(one.cost_to(LEVEL, cost)) for one in found)]
+    methods = [one for problem in problems for one in problem.methods]
+    return [cost for cost in PROFILED if any(np.isfinite(one.cost_to(LEVEL, cost)) for one in methods)]
 
 
 @styled
