@@ -2,7 +2,7 @@
 The clients' models and their average
 =====================================
 
-``record_clients=true`` keeps the clients' models of the last round. Dots are the weights of eight clients, bars their
+``record_clients=true`` records the clients' models of the last round. Dots are the weights of eight clients, bars their
 average, as the server computes it.
 """
 

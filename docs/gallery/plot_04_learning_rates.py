@@ -2,8 +2,8 @@
 Learning rates
 ==============
 
-One stack simulates all learning rates together. The objective after 40 rounds, by client rate: too small is slow, above
-2/L diverges.
+One stack simulates all learning rates together. The objective after 40 rounds, by client rate: small rates are slow,
+and rates above 2/L diverge.
 """
 
 from fco_cli.api import plot, sweep

@@ -2,7 +2,7 @@
 Weights with a shape
 ====================
 
-Monotone, piecewise constant, and in groups: three regularizers on problems whose truth has this shape.
+Monotone, piecewise constant, and in groups: three regularizers on problems whose true weights have this shape.
 """
 
 import matplotlib.pyplot as plt

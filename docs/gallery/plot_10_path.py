@@ -12,6 +12,6 @@ from fco_cli.api import path
 from fco_cli.reporting.figures.paths import draw_cv
 
 table = Path(fco_cli.data.example.__file__).parent / "hospitals.csv"
-found = path(f"task.path={table}", "task.client=hospital", "task.label=diagnosis", "task.drop=[days,died]")
-print(found.models["1se"])
-figure = draw_cv(found)
+selection = path(f"task.path={table}", "task.client=hospital", "task.label=diagnosis", "task.drop=[days,died]")
+print(selection.models["1se"])
+figure = draw_cv(selection)

@@ -12,5 +12,5 @@ from fco_cli.api import path
 from fco_cli.reporting.figures.paths import draw_coefficients
 
 table = Path(fco_cli.data.example.__file__).parent / "hospitals.csv"
-found = path(f"task.path={table}", "task.client=hospital", "task.label=diagnosis", "task.drop=[days,died]")
-figure = draw_coefficients(found)
+selection = path(f"task.path={table}", "task.client=hospital", "task.label=diagnosis", "task.drop=[days,died]")
+figure = draw_coefficients(selection)

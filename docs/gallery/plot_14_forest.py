@@ -2,7 +2,7 @@
 Intervals, and each hospital's own estimate
 ===========================================
 
-Odds ratios with confidence intervals from sums over the hospitals, beside every hospital's own fit and their
+Odds ratios with confidence intervals from sums over the hospitals, with every hospital's own fit and their
 meta-analysis.
 """
 

@@ -2,7 +2,7 @@
 Survival in four hospitals
 ==========================
 
-A Cox model with a baseline hazard of its own for every hospital, and the Kaplan-Meier curves.
+A Cox model with a separate baseline hazard for every hospital, and the Kaplan-Meier curves.
 """
 
 from pathlib import Path

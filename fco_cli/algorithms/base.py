@@ -182,7 +182,7 @@ class Algorithm(ABC):
         """Return the peak number of vectors [P] in memory per job, P = `size`: states, temporaries and messages."""
         return 8
 
-    def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
+    def client_models(self, state: State, result: Round, cohort: Cohort) -> Array:
         """Return the clients' models at the end of round `made`, then their average: [S + 1, J, P]."""
         raise NotImplementedError(f"{self.name} has no client models")
 

@@ -384,13 +384,13 @@ class FederatedRound(NoisyRows):
         own = slot_count(self.sent, size) + 2 * slot_count(self.client_arrays, size)
         return super().peak_vectors(sampled, clients, size) + sampled * own
 
-    def client_models(self, state: State, made: Round, cohort: Cohort) -> Array:
+    def client_models(self, state: State, result: Round, cohort: Cohort) -> Array:
         """Return the models; without a remembered `model`, `sent[0]` must be the change of `broadcast[0]`."""
         starts = first_slots(self.remembered, self.problem.layout.size)
         if model := next((array.name for array in self.remembered if array.model), None):
-            assert made.memory is not None
-            return cohort.append_average(made.memory[:, starts[model]])
-        messages = made.messages
+            assert result.memory is not None
+            return cohort.append_average(result.memory[:, starts[model]])
+        messages = result.messages
         if messages is None:  # those of touched columns are not kept
             messages = self.messages(self.start_round(state, cohort), cohort, np.zeros(len(cohort.clients), np.uint64))
             if cohort.absent is not None:

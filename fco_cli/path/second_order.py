@@ -114,17 +114,17 @@ def solve_second_order(
             Fit(problem, own, start, column, tolerance)
             for problem, start, column in zip(problems, starts, columns, strict=True)
         ]
-        begun = done
+        before = done
         if state is not None:
-            begun, done = int(state["begun"]), int(state["done"])
+            before, done = int(state["before"]), int(state["done"])
             for k, fit in enumerate(fits):
                 fit.restore(_part_of(state, f"fit_{k}_"))
             state = None
 
-        def store(done: int, place: tuple[int, int] = (index, begun), fits: list[Fit] = fits) -> None:
+        def store(done: int, place: tuple[int, int] = (index, before), fits: list[Fit] = fits) -> None:
             checkpoint.store(lambda: _state_of(*place, done, parts, fits))
 
-        done = advance(fits, on_round, begun + most_rounds, evaluate, done, store)
+        done = advance(fits, on_round, before + most_rounds, evaluate, done, store)
         for part, fit in zip(parts, fits, strict=True):
             part.append(fit.solutions)
         starts, last = [fit.w[-1:] for fit in fits], fits
@@ -151,9 +151,9 @@ def max_anchors(entries: int) -> int:
     return max(2, min(MAX_ANCHORS, ANCHOR_BYTES // (8 * max(entries, 1))))
 
 
-def _state_of(stage: int, begun: int, done: int, parts: list[list[Solutions]], fits: list[Fit]) -> Part:
+def _state_of(stage: int, before: int, done: int, parts: list[list[Solutions]], fits: list[Fit]) -> Part:
     """Return the state of a solve in a stage: the solutions of earlier stages and the fits of this one."""
-    state = {"stage": np.array(stage), "begun": np.array(begun), "done": np.array(done)}
+    state = {"stage": np.array(stage), "before": np.array(before), "done": np.array(done)}
     for k, (part, fit) in enumerate(zip(parts, fits, strict=True)):
         solved = Solutions.joined(part).as_arrays() if part else {}
         state |= {f"solved_{k}_{name}": array for name, array in solved.items()}

@@ -173,11 +173,11 @@ def run_rounds(
     memory = memory or ProcessMemory(algorithm.initial_client_arrays(w))
     models = []
     for cohort in cohorts:
-        made = algorithm.round(state, cohort, memory.read(cohort.clients) if algorithm.client_arrays else None)
+        result = algorithm.round(state, cohort, memory.read(cohort.clients) if algorithm.client_arrays else None)
         if algorithm.client_arrays:
-            assert made.memory is not None
-            assert made.arrived is not None
-            memory.write(cohort.clients, made.memory, made.arrived)
-        state = made.state
+            assert result.memory is not None
+            assert result.arrived is not None
+            memory.write(cohort.clients, result.memory, result.arrived)
+        state = result.state
         models.append(algorithm.output(state).copy())
     return models, state, memory

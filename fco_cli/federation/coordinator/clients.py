@@ -192,11 +192,11 @@ class RemoteClients(Clients):
             "outcomes": {name: self.outcomes[name] for name in names if self.outcomes[name]},
         }
 
-    def update_memory(self, cohort: Cohort | None, made: Round, finite: Array) -> None:
+    def update_memory(self, cohort: Cohort | None, result: Round, finite: Array) -> None:
         if self._has_memory:
             assert cohort is not None
-            assert made.arrived is not None
-            for m, accepted in zip(cohort.clients, made.arrived & finite, strict=True):
+            assert result.arrived is not None
+            for m, accepted in zip(cohort.clients, result.arrived & finite, strict=True):
                 tokens = [token for token, used in zip(self.tokens, accepted, strict=True) if used]
                 self.outcomes[self.names[m]].append((cohort.round, tokens))
 
