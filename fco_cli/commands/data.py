@@ -188,7 +188,7 @@ def _describe(options: argparse.Namespace) -> None:
     tables = read_raw_tables(options.source, columns_of(options))
     profile = profile_tables(tables) if tables is not None else profile_data(_read(options))
     if profile:
-        _print(_of_columns(profile))  # before the validation, which may fail
+        _print(_column_table(profile))  # before the validation, which may fail
     if options.table:
         write_atomically(options.table, profile_csv(profile))
         print_line(f"table: {options.table}")
@@ -204,7 +204,7 @@ def _describe(options: argparse.Namespace) -> None:
         print_line(f"picture: {options.picture}")
 
 
-def _of_columns(profile: Profile) -> Table:
+def _column_table(profile: Profile) -> Table:
     """Return a table with one row per column; missing values are listed by client if there are few clients."""
     from rich.table import Table
 

@@ -31,10 +31,10 @@ def serve(arguments: argparse.Namespace, home: Path) -> None:
     from fco_cli.federation.flare import enrollment, kits
     from fco_cli.federation.flare.certificates import Certificates
 
-    if not (home / enrollment.FOUNDED).exists():
+    if not (home / enrollment.FEDERATION_FILE).exists():
         print_line(f"creating the certificate authority in {home / 'ca'}; its key can admit sites: keep it safe")
         enrollment.create_federation(arguments.address, home)
-    about = enrollment.founded(home)
+    about = enrollment.read_federation(home)
     host = arguments.address.rpartition(":")[0]
     allowed = f"at {about['host']}, the host for which {home} was created"
     require(about["host"] == host, "the address", arguments.address, allowed)
@@ -56,7 +56,7 @@ def approve(arguments: argparse.Namespace, home: Path) -> None:
     """Sign the request of a hospital."""
     from fco_cli.federation.flare import enrollment
 
-    enrollment.founded(home)
+    enrollment.read_federation(home)
     _print_signed(*enrollment.approve_site(arguments.request, home, arguments.replace))
 
 
@@ -64,7 +64,7 @@ def renew(arguments: argparse.Namespace, home: Path) -> None:
     """Issue a new certificate for the name and key of a site."""
     from fco_cli.federation.flare import enrollment
 
-    enrollment.founded(home)
+    enrollment.read_federation(home)
     _print_signed(*enrollment.renew(arguments.name, home))
 
 
@@ -82,7 +82,7 @@ def revoke(arguments: argparse.Namespace, home: Path) -> None:
     from fco_cli.federation.flare import enrollment
     from fco_cli.federation.flare.certificates import Certificates
 
-    own = (enrollment.founded(home)["host"], enrollment.LEAD)
+    own = (enrollment.read_federation(home)["host"], enrollment.LEAD)
     require(arguments.name not in own, "the name", arguments.name, "a site; fco-federate rotate replaces your own keys")
     Certificates(home).revoke(arguments.name)
     print_line(f"revoked: {arguments.name}; the server refuses it from now on, without a restart")

@@ -14,7 +14,7 @@ CONTINUATION = re.compile(r"^\s{8,}#\s*(.*)$")
 
 def field_descriptions(kind: type) -> dict[str, str]:
     """Return the comment behind each field of a dataclass and of its bases, with the comment lines that continue it."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for owner in reversed(inspect.getmro(kind)):
         if owner is object or not hasattr(owner, "__dataclass_fields__"):
             continue
@@ -25,8 +25,8 @@ def field_descriptions(kind: type) -> dict[str, str]:
             if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
                 continue
             if text := _comment_after(lines, node.end_lineno or node.lineno):
-                found[node.target.id] = text
-    return found
+                descriptions[node.target.id] = text
+    return descriptions
 
 
 def _comment_after(lines: list[str], number: int) -> str:
@@ -42,14 +42,14 @@ def _comment_after(lines: list[str], number: int) -> str:
 
 def yaml_descriptions(path: Path) -> dict[str, str]:
     """Return the comment behind each key of a YAML file, with the comment lines that continue it; keys are unique."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     last = None
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         if match := KEY.match(line):
             last = match[1]
-            found[last] = match[2]
+            descriptions[last] = match[2]
         elif last and (more := CONTINUATION.match(line)):
-            found[last] += f" {more[1]}"
+            descriptions[last] += f" {more[1]}"
         else:
             last = None
-    return found
+    return descriptions

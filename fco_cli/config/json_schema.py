@@ -70,10 +70,11 @@ def _group_schema(group: str, kinds: Iterable[type]) -> Schema:
 def _comments(group: str, names: Iterable[str]) -> dict[str, str]:
     """Return the comments of a group's YAML files by key; the first file wins."""
     folder = Path(str(files("fco_cli.conf"))) / group
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for name in names:
-        found |= {key: text for key, text in yaml_descriptions(folder / f"{name}.yaml").items() if key not in found}
-    return found
+        own = yaml_descriptions(folder / f"{name}.yaml")
+        comments |= {key: text for key, text in own.items() if key not in comments}
+    return comments
 
 
 def _object(kinds: Iterable[type], described: dict[str, str]) -> Schema:

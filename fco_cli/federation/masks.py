@@ -317,7 +317,7 @@ class Masks:
         """Disclose what the sum over the survivors of the last masked request needs."""
         last, survivors = self.request, sorted(request.survivors)
         if not self.has_self_masks:
-            raise Refusal("masks: a sum needs all sites of the group, and no mask is opened")
+            raise Refusal("masks: a sum needs all sites of the group, so there are no shares to disclose")
         if last is None or request.request != last.number:
             raise Refusal("masks: only the last masked request can be unmasked")
         if not set(survivors) <= last.publics.keys() or self.name not in survivors:

@@ -181,8 +181,8 @@ def _load_jobs(setup: Setup, waiting: list[tuple[Run, Record]]) -> list[Job]:
             if job is not None and (reason := fresh.checkpoint_mismatch(job)):
                 record.refuse_checkpoint(reason)
                 jobs[i] = None
-            elif (found := shorter[i]) is not None:
-                job = final_job(found, run, code_of(run))
+            elif (folder := shorter[i]) is not None:
+                job = final_job(folder, run, code_of(run))
                 jobs[i] = None if job is None or fresh.checkpoint_mismatch(job) else job
     return [job or Job() for job in jobs]
 

@@ -107,9 +107,9 @@ class Fmri(BrainTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("train_subjects", "validation_subjects"):
-            given = getattr(self, key)
-            is_valid = given and len(set(given)) == len(given) and set(given) <= set(SUBJECTS)
-            require(bool(is_valid), f"task.{key}", given, "a list of different numbers from 1 to 6")
+            subjects = getattr(self, key)
+            is_valid = subjects and len(set(subjects)) == len(subjects) and set(subjects) <= set(SUBJECTS)
+            require(bool(is_valid), f"task.{key}", subjects, "a list of different numbers from 1 to 6")
         common = sorted(set(self.train_subjects) & set(self.validation_subjects))
         require(not common, "task.validation_subjects", self.validation_subjects,
                 f"different from the training subjects; {common} are training subjects")  # fmt: skip

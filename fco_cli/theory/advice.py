@@ -75,7 +75,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 def estimate_constants(run: Run, problem: Problem) -> Constants:
     """Return the constants of a problem with local rows, estimated from a sample of its clients."""
     if not (problem.model.convex and problem.regularizer.convex):
-        raise UserError("the theorems are about convex problems; this task and regularizer are not convex")
+        raise UserError("task: the theorems need a convex problem; use a linear model and a convex regularizer")
     hparams, psi = run.hparams, run.regularizer.numbers
     random = generator(run.seed, PROBES, 1)
     chosen = random.permutation(problem.data.clients)[:CLIENTS]

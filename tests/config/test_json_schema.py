@@ -54,7 +54,7 @@ def test_wrong_keys_and_types_are_noticed(group, wrong, schemas):
 
 def test_keys_have_descriptions_and_placeholders_are_valid(schemas):
     keys = schemas["task"]["properties"]
-    assert "squared" in keys["huber_delta"]["description"]
+    assert "quadratic" in keys["huber_delta"]["description"]
     jsonschema.Draft7Validator(schemas["hparams"]).validate({"rounds": "${at_scale:300}", "client_lr": "???"})
 
 

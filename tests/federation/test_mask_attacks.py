@@ -157,7 +157,7 @@ def test_a_site_declared_missing_if_all_are_needed(signed):
     group.ask(b"one", "abc", offers="abcd")
     assert all(one == (b"", b"") for one in group.masks["a"].request.shares.values())
     for survivors in ("abc", "abcd"):
-        with pytest.raises(Refusal, match="a sum needs all sites of the group, and no mask is opened"):
+        with pytest.raises(Refusal, match="a sum needs all sites of the group, so there are no shares"):
             group.unmask("a", survivors)
     for size in (1, 2, 3):
         for names in itertools.combinations("abc", size):

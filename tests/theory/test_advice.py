@@ -42,7 +42,7 @@ def test_estimates_on_the_quadratic_instance():
 def test_problems_that_are_not_convex_are_refused():
     instance = Grid(**SIZES, noise=1.0, spread=2.0, strength=0.2, radius=1.0).instance(4)
     problem = replace(instance.problem(4, seed=0), regularizer=L0(strength=0.1))
-    with pytest.raises(UserError, match="the theorems are about convex problems"):
+    with pytest.raises(UserError, match="the theorems need a convex problem"):
         estimate_constants(SimpleNamespace(), problem)
 
 

@@ -21,7 +21,7 @@ from fco_cli.federation.flare.nvflare_cli import nvflare
 from fco_cli.federation.flare.rights import LEAD, ORGANIZATION, PROJECT
 from fco_cli.files import write_atomically
 
-FOUNDED = "founded.json"  # host and fingerprint, in the coordinator's folder
+FEDERATION_FILE = "founded.json"  # host and fingerprint, in the coordinator's folder
 APPROVED = "approved"  # folder with the requests of the sites, in the coordinator's folder
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
@@ -96,16 +96,16 @@ def rotate_site(name: str, home: Path) -> Path:
 
 def rotate_coordinator(home: Path) -> None:
     """Replace the keys and certificates of the server and of the lead; the authority stays the same."""
-    for name, kind, more in _own_parties(founded(home)["host"]):
+    for name, kind, more in _own_parties(read_federation(home)["host"]):
         set_aside(home / "requests" / name)
         signed, fingerprint = approve(request(name, home, kind, **more), home, replace=True)
         install_kit(signed, name, home, fingerprint)
 
 
-def founded(home: Path) -> dict[str, Any]:
+def read_federation(home: Path) -> dict[str, Any]:
     """Return the host and the authority's fingerprint of the coordinator's federation."""
     try:
-        return json.loads((home / FOUNDED).read_text(encoding="utf-8"))
+        return json.loads((home / FEDERATION_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             f"{home}: no certificate authority found; run fco-federate serve HOST:PORT to create one"
@@ -124,7 +124,7 @@ def create_federation(address: str, home: Path) -> None:
     for name, kind, more in _own_parties(host):
         signed, fingerprint = approve(request(name, home, kind, **more), home)
         install_kit(signed, name, home, fingerprint)
-    (home / FOUNDED).write_text(json.dumps({"host": host, "fingerprint": fingerprint}), encoding="utf-8")
+    (home / FEDERATION_FILE).write_text(json.dumps({"host": host, "fingerprint": fingerprint}), encoding="utf-8")
 
 
 def _own_parties(host: str) -> tuple[tuple[str, str, dict[str, str]], ...]:

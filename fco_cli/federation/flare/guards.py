@@ -209,10 +209,11 @@ class SiteGuard(Guard):
         authority = Path(params[DriverParams.CA_CERT.value])
         host, port = params[DriverParams.HOST.value], int(params[DriverParams.PORT.value])
         certificate = server_certificate(host, port, authority)
-        if (found := hashlib.sha256(certificate).hexdigest()) != pin:
+        if (digest := hashlib.sha256(certificate).hexdigest()) != pin:
             stop(
                 self.refuse(
-                    "connection", f"the server's certificate is SHA256:{found}, not that of {POLICY_FILE} (coordinator)"
+                    "connection",
+                    f"the server's certificate is SHA256:{digest}, not that of {POLICY_FILE} (coordinator)",
                 )
             )
         path = self.path.with_name(COORDINATOR_FILE)
