@@ -34,7 +34,7 @@ def main() -> None:
     for row in commands + projections:
         _print(row)
     if not options.quick:
-        columns = ["case", "plain NumPy, ms", "engine, ms", "ratio", "at least (hoped for)"]
+        columns = ["case", "plain NumPy, ms", "engine, ms", "ratio", "at least (goal)"]
         results.save("engine", COMMAND, columns, [row for row in rows if JAX not in str(row[0])])
         if jax := [[str(name).replace(JAX, ""), *row] for name, *row, _ in rows if JAX in str(name)]:
             results.save("jax", COMMAND, ["case", "plain NumPy, ms", "JAX, ms", "ratio"], jax)

@@ -79,10 +79,10 @@ def synthetic(task: str, dtype: str, jobs: int, repeats: int, peer: bool = False
     return interleaved(baseline, engine_rounds(run.task, problem, jobs, rounds, clients=10, batch=10), repeats)
 
 
-def against_fedmid_osp(name: str, repeats: int) -> Timing:
-    """A method in the place of the engine, FedMiD-OSP in that of the plain loop: 49 jobs of lasso I, per job.
+def relative_to_fedmid_osp(name: str, repeats: int) -> Timing:
+    """Measure a method in place of the engine and FedMiD-OSP in place of the plain loop: 49 jobs of lasso I, per job.
 
-    They differ by tenths, less than what a neighbour on the machine takes from either: CPU time, of one thread.
+    The CPU time of one thread is measured: they differ by tenths, less than other processes take from either.
     """
     run = composed("task=lasso")
     rounds = partial(engine_rounds, run.task, problem_of(run), 49, 10, clients=10, batch=10)
@@ -92,8 +92,8 @@ def against_fedmid_osp(name: str, repeats: int) -> Timing:
     return timing
 
 
-def one_thread_against_two(dtype: str, repeats: int) -> Timing:
-    """The engine with one thread in the place of the plain loop: 49 jobs of lasso I, per job."""
+def two_threads_relative_to_one(dtype: str, repeats: int) -> Timing:
+    """Measure the engine, and the engine with one thread in place of the plain loop: 49 jobs of lasso I, per job."""
     run = composed("task=lasso", f"hparams.dtype={dtype}")
     rounds = engine_rounds(run.task, problem_of(run), 49, 50, clients=10, batch=10)
 
@@ -192,11 +192,11 @@ def all_cases() -> list[Case]:
                     )
                 )
     for dtype in ("float64", "float32"):
-        compare = partial(one_thread_against_two, dtype)
-        cases.append(Case(f"lasso I, 49-grid, per job, {dtype}: one thread against two", compare, "(1.8)"))
+        compare = partial(two_threads_relative_to_one, dtype)
+        cases.append(Case(f"lasso I, 49-grid, per job, {dtype}: two threads, relative to one", compare, "(1.8)"))
     for name in ("zhj", "feddualavg_cv", "scaffold_prox"):
-        compare = partial(against_fedmid_osp, name)
-        cases.append(Case(f"lasso I, 49-grid, per job, float64: FedMiD-OSP against {name}", compare, "0.8"))
+        compare = partial(relative_to_fedmid_osp, name)
+        cases.append(Case(f"lasso I, 49-grid, per job, float64: {name}, relative to FedMiD-OSP", compare, "0.8"))
     if find_spec("jax"):
         for task in ("lasso", "nuclear"):
             for jobs, what in ((1, "one run"), (49, "49-grid, per job")):

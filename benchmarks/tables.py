@@ -106,7 +106,7 @@ def lasso() -> None:
 
 
 def published(name: str, folder: Path, strengths: list[float]) -> None:
-    """Both weightings against the pooled solution, then the whole path."""
+    """Compare both weightings with the pooled solution, then measure the whole path."""
     words = ["experiment=path", f"task={name}", f"task.data_dir={folder}"]
     for weighting in ("uniform", "examples"):
         for one in compare(composed(*words, f"hparams.weighting={weighting}", "task.test=rows"), strengths):

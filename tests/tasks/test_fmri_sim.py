@@ -76,17 +76,17 @@ def test_shifts_belong_to_subjects_and_sessions() -> None:
 
 
 @pytest.mark.parametrize("width", [0.0, 6.0, 20.0])
-def test_noise_has_variance_1_and_neighbours_agree_the_more_the_smoother(width: float) -> None:
+def test_noise_has_variance_1_and_neighbors_agree_the_more_the_smoother(width: float) -> None:
     mask = brain_mask(12)
     field = SmoothField(mask, width)
     noise = field.draw(np.random.default_rng(0), 400)
     assert noise.var() == pytest.approx(1, rel=0.03)
     volume = np.full((400, *mask.shape), np.nan)
     volume[:, field.inside] = noise
-    neighbours = np.nanmean(volume[:, 1:] * volume[:, :-1])
+    neighbors = np.nanmean(volume[:, 1:] * volume[:, :-1])
     sigma = width / 12 / np.sqrt(8 * np.log(2))
     expected = np.exp(-1 / (4 * sigma**2)) if sigma else 0.0  # for a Gaussian kernel; coarse voxels reduce it slightly
-    assert neighbours == pytest.approx(expected, abs=0.06)
+    assert neighbors == pytest.approx(expected, abs=0.06)
 
 
 def test_data_depend_on_the_seed_alone() -> None:
