@@ -1,7 +1,7 @@
-"""Model cards: what TRIPOD+AI asks for, as far as a record states it.
+"""Model cards: the items of TRIPOD+AI that a record states.
 
 A card is a list of lines (section, item, text), made from the configuration and the result of a record. It states
-nothing that the record does not hold, and lists what the authors must add.
+nothing that the record does not contain, and lists what the authors must add.
 """
 
 from __future__ import annotations

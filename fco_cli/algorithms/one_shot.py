@@ -211,7 +211,9 @@ class DebiasedAverage(OneShot):
 
     def check_pair(self, psi: Regularizer, mirror: Mirror) -> None:
         super().check_pair(psi, mirror)
-        require(psi.separable, "regularizer", psi.name, "separable: debiased_average thresholds every weight by itself")
+        require(
+            psi.separable, "regularizer", psi.name, "separable: debiased_average thresholds every weight separately"
+        )
 
     def new_model(self, j: int, w: Array) -> Array:
         size, penalized = len(w), self.problem.layout.regularized

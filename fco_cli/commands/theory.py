@@ -42,7 +42,7 @@ HELP = """\
 {about}
   fco-theory
       writes the figure, a table and every cell to outputs/theory
-  fco-theory profile=quick theory.seeds=4 output_dir=elsewhere
+  fco-theory profile=quick theory.seeds=4 output_dir=FOLDER
 
 Keys:
 {keys}

@@ -40,7 +40,7 @@ def track(options: argparse.Namespace) -> None:
         require(text.startswith(("tracking=", "tracking.")), "settings", text, "tracking=... and tracking.key=...")
     check_overrides(options.settings)
     tracking = tracking_of([compose(options.settings)])
-    require(tracking.is_active, "tracking", tracking.name, "another: it says where the records are sent")
+    require(tracking.is_active, "tracking", tracking.name, "another: the tracker that the records are sent to")
     require(options.folder.is_dir(), "folder", str(options.folder), "a folder of records")
     runs = [tracked_run(run) for study in collect([options.folder]).studies for run in study.runs]
     if not runs:

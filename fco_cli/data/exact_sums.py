@@ -29,8 +29,8 @@ def column_sums(table: Features, center: Array, names: Names) -> Array:
     """Return the sums of one client [3 d + cells].
 
     By column: the number of values, their sum and their sum of squares, both around the center; then the number of rows
-    of every named category. The sums depend on the moments of the column only: whatever the center is, rounding
-    discloses nothing more about single values.
+    of every named category. The sums depend on the moments of the column only: for any center, rounding discloses
+    nothing more about single values.
     """
     x = np.array(table.x, dtype=float)
     x[:, list(table.levels)] = np.nan

@@ -21,7 +21,7 @@ from fco_cli.data.readers.numerals import by_option
 from fco_cli.data.sparse import is_sparse
 from fco_cli.problem.layout import Array
 
-MIN_ROWS = 20  # fewer rows say little
+MIN_ROWS = 20  # with fewer rows, chance can explain most findings
 MAX_COLUMNS, MAX_CELLS = 5000, 2_000_000  # larger tables are not examined
 CODES = (-1.0, *(float(sign * (10**digits - 1)) for digits in range(1, 6) for sign in (-1, 1)))
 MIN_DISTINCT = 10  # values of a measurement
@@ -159,7 +159,7 @@ def _is_far_from_zero(positive: Array, present: Array) -> bool:
 
 
 def _is_missing_code(code: float, others: Array) -> bool:
-    """Return True if a code such as -999 lies far from all other values, or is the only negative one."""
+    """Return True if a code such as -999 is far from all other values, or is the only negative one."""
     if len(others) < 3:
         return False
     low, high = others[0], others[-1]

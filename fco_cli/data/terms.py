@@ -26,7 +26,9 @@ from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
 MAX_TERMS = 20_000
-COINCIDENT = 2.0**-31  # distance of knots, relative to the range, that the search for quantiles cannot tell apart
+COINCIDENT = (
+    2.0**-31
+)  # distance of knots, relative to the range, below which the search for quantiles cannot separate them
 
 
 class TermClients(Protocol):

@@ -108,7 +108,7 @@ def _is_between(low: float, mean: float, high: float) -> bool:
 class RowCounts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Numbers of rows of one fit by part, and a summary of the training rows or names of categories.
 
-    `max_parameters` is the largest number of parameters of which the site sends Hessians; null: no limit. `events` is
+    `max_parameters` is the largest number of parameters of a Hessian that the site sends; null: no limit. `events` is
     the number of events among the held-out rows; null: not shared, or the labels are not times.
     """
 

@@ -117,7 +117,7 @@ class FittedCox:
     def calibration_lines(self, horizon: float, level: float) -> list[dict[str, Any]]:
         """Return the mean predicted risk and the Kaplan-Meier estimate of the risk, by group of predicted risk.
 
-        Every client has groups of its own rows. Those of all clients are neighboring groups of clients together, whose
+        The rows of every client are grouped. A group of all clients consists of neighboring groups of clients, whose
         observed risks are averaged: curves of different clients are not mixed.
         """
         by_client = self.clients.calibration(horizon)

@@ -147,7 +147,7 @@ class RemoteRows(ClientData, ABC):
     """Data of clients whose rows are at remote sites: x [0, d] and y [0] are empty, `offsets` are known.
 
     Functions of the rows are computed by the sites and received as sums. `smallest_cell` is the smallest number of
-    events in an interval of times of which all clients send tables.
+    events in an interval of times in the tables of all clients.
     """
 
     smallest_cell: int

@@ -124,7 +124,7 @@ class Study:
 
     @cached_property
     def claims(self) -> list[Claim]:
-        """The claims, by default those of `claims.yaml` beside the module of the class."""
+        """The claims, by default those of `claims.yaml` in the folder of the class's module."""
         path = Path(inspect.getfile(type(self))).with_name(CLAIMS)
         return self.read_claims(path) if path.is_file() else []
 

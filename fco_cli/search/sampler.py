@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import Trial
 
-MAX_REPEATS = 30  # points in sequence that were asked before, until one is drawn at random
+MAX_REPEATS = 30  # repeated points in sequence after which a new one is drawn at random
 LARGEST_GRID = 100_000  # points of a space that are enumerated
 
 
@@ -29,7 +29,7 @@ class Sampler:
     """Source of distinct points.
 
     With sampler=tpe the first batch is a Latin hypercube: every batch-th part of every dimension has one of its points.
-    Optuna's tree-structured Parzen estimator asks for the others. A point is left out if a point with smaller or equal
+    Optuna's tree-structured Parzen estimator proposes the others. A point is left out if a point with smaller or equal
     learning rates, and equal otherwise, diverged.
     """
 

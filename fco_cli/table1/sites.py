@@ -1,7 +1,7 @@
 """Statistics of the columns at remote sites, from the requests that prepare rows: summaries, counts, null models.
 
 Sites answer as their policies allow: they refuse columns with few values, merge rare categories and share counts of
-values (for quartiles) only if `share_histograms` says so. With masks, the statistics are those of all sites together.
+values (for quartiles) only if `share_histograms` allows it. With masks, the statistics are those of all sites together.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def check_loss(loss: Loss, *, labels: Array | None = None, convex: bool = True, 
     >>> from fco_cli.problem.losses import Logistic
     >>> check_loss(Logistic())  # doctest: +SKIP
     """
-    assert loss.client_loss is None, f"{loss.name} is not a sum over rows; check it by tests of its own"
+    assert loss.client_loss is None, f"{loss.name} is not a sum over rows; write separate tests for it"
     with kernels_as_python():
         labels = valid_labels(loss, ROWS) if labels is None else labels
         checks = LOSS_CHECKS if convex else [check for check in LOSS_CHECKS if check is not check_convexity]

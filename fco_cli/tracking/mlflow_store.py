@@ -53,7 +53,7 @@ class MlflowSender(Sender):
         self.client = MlflowClient(settings.uri)
         existing = self.client.get_experiment_by_name(settings.experiment)
         location = None
-        if settings.uri.startswith("sqlite:///"):  # artifacts beside the database
+        if settings.uri.startswith("sqlite:///"):  # artifacts in the folder of the database
             location = Path(settings.uri.removeprefix("sqlite:///")).absolute().with_name("mlartifacts").as_uri()
         self.experiment = (
             existing.experiment_id if existing else self.client.create_experiment(settings.experiment, location, KIND)

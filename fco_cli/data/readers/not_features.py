@@ -1,7 +1,7 @@
 """Columns that are refused as features: identifiers, free text, and dates that are written as numbers.
 
 The rules use the name and the values of a column. They are strict, because a refusal stops a run: a column of numbers
-is an identifier only if its name says so. Other doubtful columns are reported by `data/plausibility.py`.
+is an identifier only if its name is one of these. Other doubtful columns are reported by `data/plausibility.py`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REJOIN_SECONDS = 2.0  # timeout of a request to a site that was missing
-LOOK_SECONDS = 5.0  # between two looks at the times of missing sites' last contacts
+LOOK_SECONDS = 5.0  # between two checks of the missing sites' last contacts
 CONTACTS = 3  # different times after which a missing site counts as being back
 REJOIN_SHARE = 0.05  # largest share of the time that is spent on waiting for missing sites
 
@@ -167,7 +167,7 @@ class MaskedGroup:
         return opened
 
     def _let_rejoin(self) -> None:
-        """Ask missing sites for offers, so that those that answer again take part from this round on."""
+        """Request offers from missing sites, so that those that answer again participate from this round on."""
         if not self.missing or time.monotonic() < self.next_try:
             return
         start = time.monotonic()

@@ -349,7 +349,7 @@ def request_evaluations(
     differences: bool = False,
 ) -> list[AnyResponses]:
     """Return the sites' evaluations of the models; the last ones are kept in `SiteRows.last`."""
-    first, sums_wanted = questions[0].rows, sums
+    first, sums_requested = questions[0].rows, sums
     sums = sums and first.metric_sums is not None
     head = {
         "fits": [one.head() | {"noise": one.noise} for one in questions],
@@ -365,7 +365,7 @@ def request_evaluations(
 
     answers = exchange("evaluate", head, questions, specs)
     for one, answer in zip(questions, answers, strict=True):
-        one.rows.remember(one, answer, sums_wanted, spread)
+        one.rows.remember(one, answer, sums_requested, spread)
         if isinstance(answer, SumOfResponses):
             one.rows.warn_about_overflow(None, answer.masked.fits)
             one.rows.warn_about_missing(answer.present)

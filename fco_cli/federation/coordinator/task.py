@@ -108,7 +108,7 @@ class CustomAtSites(Custom):
         return data, deal, splits
 
     def _agreed_fits(self, seed: int, dtype: str, folds: list[HeldOut | None]) -> list[TaskData]:
-        """Return the data of every fit after all sites have split and prepared their rows alike."""
+        """Return the data of every fit after all sites have split and prepared their rows in the same way."""
         descriptions = {name: response.head for name, response in self.connection.descriptions().items()}
         agreement, classes = Agreement(self.connection), agreed_classes(descriptions)
         check_names(descriptions)

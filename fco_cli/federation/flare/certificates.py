@@ -1,7 +1,7 @@
 """Certificates that a coordinator accepts: the current one of every party, in `certificates.json` of its folder.
 
 A certificate of the federation's authority is not enough to connect. It must be the one that was issued last to its
-name and must not be revoked. The server reads the file when it changes; without the file, it accepts nobody.
+name and must not be revoked. The server reads the file when it changes; without the file, it accepts no party.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Startup kits of the parties: installation from a signed request, restriction of permissions, and start.
 
-A new kit is created beside the old one and takes its place after it was verified, so a process that is killed leaves a
+A new kit is created next to the old one and replaces it after it was verified, so a process that is killed leaves a
 whole kit or none.
 """
 

@@ -1,7 +1,7 @@
 """Audit file of a party: one JSON line for every received or refused message, chained to the previous line.
 
 A line holds the question in full (its head, and its arrays up to `MAX_LISTED` numbers), the size of the answer and
-never a row. It ends with `chain`, the SHA-256 of the previous line's `chain` and of its own text. `audit.head` holds
+never a row. It ends with `chain`, the SHA-256 of the previous line's `chain` and of the line's text. `audit.head` holds
 the number of entries, the last `chain` and the size of the file, so that removed lines are found as well. Large files
 are rotated; the chain continues in the next file. Several processes of a party may write at the same time.
 """

@@ -1,6 +1,6 @@
 """Randomness of a site that hides its single rows: secret batches and noise of a round, and noisy evaluations.
 
-Nothing here depends on the seed of the run, which the analyst has, unless the run asks for no noise.
+Nothing here depends on the seed of the run, which the analyst has, unless the run requests no noise.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Blockwise(Regularizer):
     """
 
     blocks: Any  # name or pattern of a block to name and parameters of its regularizer; a typed mapping would keep the
-    # keys of its default beside those that are given
+    # keys of its default in addition to those that are given
     name: str = "blockwise"
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_CURVES, MAX_PANELS = len(PALETTE), 8
 HISTOGRAM_BINS = 32
-CLIENT_GROUPS, FEW_GROUPS, MANY_ROWS = 10, 5, 200  # groups of a client's calibration: few below so many rows
+CLIENT_GROUPS, FEW_GROUPS, MANY_ROWS = 10, 5, 200  # groups of a client's calibration: FEW_GROUPS below MANY_ROWS rows
 CLASSIFICATION_CAPTIONS = {
     "roc": (
         "ROC curves of the clients with the most rows, {how}, and their areas, from histograms of the predictions in "

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CURVES = "Metrics against rounds, every algorithm at its best learning rates (in parentheses: client, server)."
 LEARNING_RATES = "{rule}, for every pair of learning rates. Hatched: diverged. Framed: the chosen pair."
-ON_EDGE = f" {EDGE}: the chosen pair lies on the edge of its grid; rates beyond it were not tried."
+ON_EDGE = f" {EDGE}: the chosen pair is on the edge of its grid; rates beyond it were not tried."
 SLICES = "The weights of the chosen models in axial slices, each as a share of the model's largest weight."
 SWEEP = (
     "Final metrics of every algorithm at its best learning rates, for each value of {key}; the target is 90% of the "

@@ -153,7 +153,7 @@ class RecordedRun:
 
     @property
     def diverged(self) -> bool:
-        """True if the record says so or the training loss exploded at the end."""
+        """True if the record has this status or the training loss exploded at the end."""
         return self.result["status"] == "diverged" or bool(self.exploded[-1])
 
     @property
@@ -345,7 +345,7 @@ def rounds_table(studies: Iterable[RecordedStudy]) -> pd.DataFrame:
 
 
 def _uniform(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with columns of one type: numbers beside text, such as a rate and `auto`, become text."""
+    """Return the table with columns of one type: numbers mixed with text, such as a rate and `auto`, become text."""
 
     def kind(value: object) -> type:
         return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)

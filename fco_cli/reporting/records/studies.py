@@ -70,7 +70,7 @@ class RecordedStudy:
     runs: list[RecordedRun]
     note: str = ""  # the profile's note for figures
     paper: str = ""  # the corresponding figure of the paper
-    twin_of: str = ""  # the experiment of which this is the variant with an extended grid
+    twin_of: str = ""  # experiment whose variant with an extended grid this is
     slug: str = ""  # base of the study's file names, unique in a report
     variant: str = ""  # settings that distinguish it from other studies of the same name and profile
 

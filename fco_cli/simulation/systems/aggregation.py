@@ -7,7 +7,7 @@ et al., 2022). buffer=1 is asynchronous.
 A message of staleness tau, the number of updates since its client's start, has the weight p_m / (1 + tau)^exponent in
 the mean of the buffer. FedBuff divides by the sum of the p_m alone, so that stale buffers make shorter steps. For dual
 methods the mean must be a weighted mean: the cumulative step size t counts the steps of whole messages, and psi would
-weigh too much beside a sum of gradients that is too small.
+have too much weight relative to a sum of gradients that is too small.
 """
 
 from __future__ import annotations
