@@ -15,7 +15,8 @@ from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
 QUARTILES = (0.25, 0.5, 0.75)
-Quartiles = Callable[[Sequence[str]], Array]  # names of clients -> quartiles [d, 3] of all their rows
+Quartiles = Callable[[Sequence[str]], Array]  # of the rows of some clients together: [d, 3]
+EVENT = "event"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def merge(summaries: Sequence[Summary]) -> Summary:
 
 
 def two_values(summaries: Sequence[Summary], column: int) -> tuple[float, float] | None:
-    """Return the two values of a column of numbers; None if it has fewer or more.
+    """Return the two values of a column of numbers that has no others; None if it has.
 
     With values in [a, b], the variance is as large as (mean - a) (b - mean) only if all values are a or b.
     """

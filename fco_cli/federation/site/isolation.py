@@ -31,7 +31,7 @@ from fco_cli.problem.losses import Loss
 from fco_cli.problem.models.linear import Model
 from fco_cli.problem.risk import blas, scores_of
 
-ISOLATED = 1 - 1e-6  # share of few rows in a combination's squared norm; all others change its third digit
+ISOLATED = 1 - 1e-6  # share of a combination's squared norm that few rows have: all others disturb its third digit
 SIGNAL = 1e3  # least norm of a combination relative to the rounding of its terms, for three digits
 SMALL = 0.1  # relative norm of a projection whose rounding counts
 FILE = "models.bin"  # in the folder of the ledger
@@ -71,19 +71,19 @@ class RowSpan:
         self.size, self.leverage = size, (self._vectors[:size] ** 2).sum(axis=0)
 
     def extend(self, vectors: Array, least: float) -> None:
-        """Add vectors [K, N] to the span; one whose relative distance from it is at most `least` adds nothing."""
+        """Append what vectors [K, N] add to the span, if its norm is `least` or more of theirs."""
         for vector in vectors:
             norm = np.linalg.norm(vector)
             if not (0 < norm < np.inf):
                 continue
             rest = vector / norm
             rest = rest - (self.basis @ rest) @ self.basis
-            if np.linalg.norm(rest) < SMALL:  # a second pass removes the rounding of the first
+            if np.linalg.norm(rest) < SMALL:  # remove the rounding of the first time
                 rest = rest - (self.basis @ rest) @ self.basis
             if (norm := np.linalg.norm(rest)) > least:
                 self.append(rest / norm)
 
-    def isolated_set(self, sets: Array) -> int | None:
+    def isolated(self, sets: Array) -> int | None:
         """Return the first of the sets of rows [S, few], padded by -1, that has almost all of some vector of the span.
 
         The largest eigenvalue of a set's block of the projection matrix is that share.
@@ -104,20 +104,18 @@ class KnownModels:
     def __init__(self, disclosure: Disclosure) -> None:
         self.disclosure, self.ledger, self.policy = disclosure, disclosure.ledger, disclosure.policy
         self.spans = {SLOPES: RowSpan(), LOSSES: RowSpan()}
-        self.places: dict[int, int] = {}  # positions of the rows in the vectors, by hash
-        self.position = 0  # end of what was read of the ledger's file
-        self._cells: dict[
-            tuple[int, ...], set[tuple[str, ...]]
-        ] = {}  # columns of small cells, by the hashes of their rows
-        self._sets: list[list[int]] = []  # positions of the rows of these cells, padded by -1
-        self._own: Array | None = None  # positions of the file's rows
-        self._prepared: WeakValueDictionary[int, Prepared] = WeakValueDictionary()  # rows whose cells are in `_cells`
+        self.places: dict[int, int] = {}  # of rows in the vectors, by hash
+        self.position = 0  # in the ledger's file
+        self._cells: dict[tuple[int, ...], set[tuple[str, ...]]] = {}  # columns of small cells, by hashes of rows
+        self._sets: list[list[int]] = []  # places of the rows of these cells, padded by -1
+        self._own: Array | None = None  # places of the file's rows
+        self._prepared: WeakValueDictionary[int, Prepared] = WeakValueDictionary()  # of which the cells are known
 
     def check(
         self, loss: Loss, fit: Fit, parts: Sequence[str], data: ClientData, steps: Sequence[Array],
         gradient: bool = True, value: bool = True, hessian: bool = False,
     ) -> None:  # fmt: skip
-        """Record models; raise Refusal if their answers and all earlier ones could be combined to one about few rows.
+        """Record models; raise Refusal if answers about them and all earlier ones could be combined to one of few rows.
 
         `data` are the rows of these parts of a fit. An answer is a sum over `steps` of numbers about models [J, P].
         Refusals are counted like those of steep models. With noise in every answer, no combination is exact.
@@ -147,7 +145,7 @@ class KnownModels:
         )
 
     def _find_cells(self, fit: Fit) -> None:
-        """Add the small cross cells of all parts of a fit, unless they are known."""
+        """Find the small cross cells of all parts of a fit once."""
         prepared = fit.rows()
         if self._prepared.get(id(prepared)) is prepared:
             return
@@ -187,7 +185,7 @@ class KnownModels:
                 vectors[:, self._own[rows]] = own
                 span.extend(vectors, least)
                 if span.size > before[kind] and isolated is None:
-                    isolated = span.isolated_set(np.array(self._sets))
+                    isolated = span.isolated(np.array(self._sets))
             if isolated is not None:
                 for kind, span in self.spans.items():
                     span.truncate(before[kind])
@@ -206,7 +204,7 @@ class KnownModels:
             span.resize(len(self.places))
 
     def _read(self, content: bytes) -> int:
-        """Read the complete records of other processes; return their size in bytes."""
+        """Read complete records, those of other processes; return their bytes."""
         place = 0
         while place + HEADER <= len(content):
             kind, length = np.frombuffer(content, np.uint64, 2, place).tolist()

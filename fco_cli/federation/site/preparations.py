@@ -89,9 +89,8 @@ def _with_own_shares(encoding: Categories, counts: dict[str, int]) -> Categories
 def check_units(preparation: Preparation, split: Split, disclosure: Disclosure) -> None:
     """Raise Refusal if centers, scales or fill values are far from the site's values.
 
-    Values overflow in such units, and the limit between requests that overflow and others would reveal the largest
-    value of a column. The rule depends on the standard deviation, rounded to a power of two, and on the mean, rounded
-    to a multiple of it.
+    Values overflow in such units, and the edge between requests that overflow and others would be the largest value of
+    a column. The limits depend on the standard deviation, rounded to a power of two, and the mean, rounded to that.
     """
     if not disclosure.policy.hide_small_cells:
         return

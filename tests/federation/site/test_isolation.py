@@ -170,19 +170,19 @@ def test_cells_of_more_columns(attack, tmp_path, columns, policy, is_answered):
 def test_spans():
     random = np.random.default_rng(0)
     span, few, sets = RowSpan(), np.zeros(200), np.array([[5, 6, -1], [3, 50, 120], [3, 50, -1]])
-    assert span.isolated_set(sets) is None
+    assert span.isolated(sets) is None
     span.resize(200)
     few[[3, 50, 120]] = 1.0, -2.0, 0.5
     others = random.normal(size=(40, 200))
     span.extend(others, 1e-9)
-    assert (span.size, span.isolated_set(sets)) == (40, None)
+    assert (span.size, span.isolated(sets)) == (40, None)
     span.extend((others[0] + 1e-4 * few)[None], 1e-9)
-    assert span.isolated_set(sets) == 1
-    assert span.isolated_set(sets[2:]) is None
+    assert span.isolated(sets) == 1
+    assert span.isolated(sets[2:]) is None
     span.extend(others + others[0], 1e-9)
     assert span.size == 41
     span.truncate(40)
-    assert span.isolated_set(sets) is None
+    assert span.isolated(sets) is None
 
 
 @pytest.fixture
