@@ -101,8 +101,7 @@ class RegularizationPath(Kind):
         from fco_cli.simulation.process import Stop
 
         _refuse_dry_run(config, "path")
-        if config.profile.name != "paper":
-            raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=path")
+        _require_paper_profile(config, "path")
         run = PathRun.of(config)
         with Stop() as stop:
             result = run_path(run, stop)
@@ -118,8 +117,7 @@ class Inference(Kind):
         from fco_cli.simulation.process import Stop
 
         _refuse_dry_run(config, "glm")
-        if config.profile.name != "paper":
-            raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=glm")
+        _require_paper_profile(config, "glm")
         run = GlmRun.of(config)
         with Stop() as stop:
             result = run_glm(run, stop)
@@ -135,8 +133,7 @@ class Description(Kind):
         from fco_cli.table1.record import run_table1
 
         _refuse_dry_run(config, "table1")
-        if config.profile.name != "paper":
-            raise UserError(f"profile: got {config.profile.name}, must be paper for experiment=table1")
+        _require_paper_profile(config, "table1")
         run = Table1Run.of(config)
         with Stop() as stop:
             result = run_table1(run, stop)
@@ -170,6 +167,11 @@ def _refuse_dry_run(config: DictConfig, experiment: str) -> None:
     if config.dry_run:
         raise UserError(f"dry_run: must be false for experiment={experiment}")
     require(not tracking_of([config]).is_active, "tracking", config.tracking.name, f"none with experiment={experiment}")
+
+
+def _require_paper_profile(config: DictConfig, experiment: str) -> None:
+    if config.profile.name != "paper":
+        raise UserError(f"profile: got {config.profile.name}, must be paper for experiment={experiment}")
 
 
 def kind_for(config: DictConfig) -> Kind:
