@@ -29,7 +29,7 @@ GROUPS = {
     "federation": "location of the clients: this process, or real sites (fco-federate)",
     "tracking": "where finished records are sent, in addition to outputs/",
     "hparams/grid": "with -m: a grid of learning rates",
-    "experiment": "with -m: a figure of the paper, ready to run; path selects a strength",
+    "experiment": "with -m: a figure of the paper or the leaderboard; path, glm and table1 analyze tables",
     "profile": "scale of an experiment",
 }
 

@@ -186,7 +186,7 @@ def audit(arguments: argparse.Namespace, home: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = f"{__doc__} @FILE reads further arguments, one per line."
+    about = __doc__.split(": ", 1)[1].capitalize() + " @FILE reads further arguments, one per line."
     parser = Parser(prog="fco-federate", description=about, fromfile_prefix_chars="@")
     parser.add_argument(
         "--home", type=Path, help="this party's folder; default: fco/federation in the user's data folder"
@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("name")
         one.set_defaults(command=command)
     one = commands.add_parser(
-        "rotate", help="hospital: create a new key and request; coordinator: replace its own keys"
+        "rotate", help="hospital: create a new key and request; coordinator: replace the coordinator's keys"
     )
     one.add_argument("name", nargs="?", help="of the site; without it, the coordinator's own keys")
     one.set_defaults(command=rotate)

@@ -32,7 +32,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="folders of records, or experiments, whose records are in outputs/NAME (default: outputs)",
     )  # fmt: skip
     parser.add_argument(
-        "--output", type=Path, default=OUTPUTS / "report", metavar="DIR", help="default: outputs/report"
+        "--output",
+        type=Path,
+        default=OUTPUTS / "report",
+        metavar="DIR",
+        help="folder of the report (default: outputs/report)",
     )
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="also write a row per run, with every key of its configuration"
@@ -58,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--row", action="store_true", help="draw the panels of curves in one row and without a title, as in a paper"
     )
     parser.add_argument(
-        "--x", choices=("rounds", "bytes", "seconds"), default="rounds", help="the x axis of the curves"
+        "--x", choices=("rounds", "bytes", "seconds"), default="rounds", help="x axis of the curves (default: rounds)"
     )
     return parser
 

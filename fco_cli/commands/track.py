@@ -1,4 +1,4 @@
-"""fco-track: send finished records to a tracker, such as those that it missed while it was down."""
+"""fco-track: send finished records to a tracker, such as those that it missed while it was unavailable."""
 
 from __future__ import annotations
 
