@@ -244,7 +244,7 @@ def load(folder: str | Path, per: Literal["run", "round"] = "run") -> pd.DataFra
             log.warning("left out %s: %s", path, reason)
         table = results.table() if per == "run" else results.rounds()
         if table.empty:
-            raise UserError(f"folder: {folder} has no finished records")
+            raise UserError(f"folder: {folder} has no finished records; run fco-run first, or give another folder")
         return table
 
 

@@ -44,7 +44,7 @@ def track(options: argparse.Namespace) -> None:
     require(options.folder.is_dir(), "folder", str(options.folder), "a folder of records")
     runs = [tracked_run(run) for study in collect([options.folder]).studies for run in study.runs]
     if not runs:
-        raise UserError(f"folder: {options.folder} has no finished records")
+        raise UserError(f"folder: {options.folder} has no finished records; run fco-run first, or give another folder")
     upload = Upload(tracking, Sweep.of({run.experiment for run in runs}, [run.run_id for run in runs]))
     upload.add(runs)
     upload.close(lambda: sweep_figures([options.folder]))

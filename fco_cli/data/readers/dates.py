@@ -63,7 +63,7 @@ class Derivation:
         form = _FORM.fullmatch(text)
         if form is None:
             example = f"age=years_between(birth, admission); functions are {', '.join(INTERVALS)}"
-            raise UserError(f"derive: got {shown(text)!r}, must be such as {example}")
+            raise UserError(f"derive: got {shown(text)!r}, must be an interval such as {example}")
         return form[1], form[2], form[3]
 
     def interval(self, first: Array, second: Array) -> Array:

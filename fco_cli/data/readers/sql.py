@@ -84,7 +84,9 @@ def _result(path: Path) -> Iterator[Any]:
     try:
         address = sqlalchemy.make_url(_with_variables(path, url[1].strip()))
     except (sqlalchemy.exc.ArgumentError, ValueError):
-        raise UserError(f"{path}: the URL in its first line is invalid") from None
+        raise UserError(
+            f"{path}: the URL in its first line is invalid; use a form such as -- url: sqlite:////data/x.db"
+        ) from None
     if address.drivername.startswith("sqlite") and address.database and not Path(address.database).is_file():
         raise UserError(f"{path}: the database {shown(address.database)} does not exist")  # SQLite would create it
     try:

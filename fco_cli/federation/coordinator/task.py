@@ -212,7 +212,7 @@ class CustomAtSites(Custom):
 
         training = rows("training")
         if training is None:
-            raise UserError("federation.sites: no site has training rows")
+            raise UserError("federation.sites: no site has training rows; change task.holdout or task.test")
         require_memory("federation.sites: the order of the training rows in a round", 8 * int(training.sizes.sum()))
         return TaskData(
             training, Linear(len(features), outputs), loss, rows("held_out"),
@@ -258,7 +258,7 @@ class CustomAtSites(Custom):
         """Return the preparation of every fit from the sites with training rows (`preparation.prepared`)."""
         rows = [{name: one.training for name, one in fit.items() if one.training} for fit in fits]
         if not all(rows):
-            raise UserError("federation.sites: no site has training rows")
+            raise UserError("federation.sites: no site has training rows; change task.holdout or task.test")
         if self.uses_sums:
             totals = self._summaries_from_sums(agreement, fits, rows, columns)
         else:

@@ -395,7 +395,7 @@ def test_intervals_between_dates(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("rule", "expected_message"),
     [
-        ("age", "derive: got 'age', must be such as age=years_between(birth, admission)"),
+        ("age", "derive: got 'age', must be an interval such as age=years_between(birth, admission)"),
         ("x=days_between(birth, admission)", "but the table has a column 'x'"),
         ("age=days_between(birth, now)", "the arguments must be two columns; columns are client, patient, birth"),
         ("age=days_between(birth, x)", "line 3: column 'birth' is '1.3.60'; must be a date such as 2024-01-31"),
