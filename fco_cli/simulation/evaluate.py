@@ -17,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.problem.certificate import LARGEST_DIFFERENCED, LARGEST_MATRIX, ROUNDING, hessian, is_certified, separates_classes
+from fco_cli.problem.certificate import (
+    LARGEST_DIFFERENCED,
+    LARGEST_MATRIX,
+    ROUNDING,
+    hessian,
+    is_certified,
+    separates_classes,
+)
 from fco_cli.problem.data import ClientData, RemoteRows
 from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.problem import Problem
