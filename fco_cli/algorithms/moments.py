@@ -21,11 +21,13 @@ from fco_cli.problem.curvature import unpack
 from fco_cli.problem.data import SparseRows
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.models.linear import Linear
-from fco_cli.problem.moments import centered_moments, warn_of_lost_digits
+from fco_cli.problem.moments import log_condition, warn_of_lost_digits
 from fco_cli.problem.quadratic_solver import minimize_quadratic
 from fco_cli.problem.regularizers import Regularizer
 
 log = logging.getLogger(__name__)
+
+INDEFINITE = 1e4  # eigenvalues below minus this multiple of the machine epsilon times the trace are invalid
 
 
 @dataclass(kw_only=True)
@@ -78,10 +80,12 @@ class Moments(Federated):
         quadratic = unpack(Symmetric("quadratic").triangles(aggregates.mean["quadratic"]).astype(float))
         finite = np.isfinite(linear).all(axis=1) & np.isfinite(quadratic).all(axis=(1, 2))
         quadratic[~finite], linear[~finite] = 0, 0
+        finite &= [self._is_valid(matrix) for matrix in quadratic]
         floors = self._noise_level()
         hessians = [_raised(self._curvature * matrix, floor) for matrix, floor in zip(quadratic, floors, strict=True)]
         matrices, origin = np.stack(hessians), np.zeros(linear.shape)
-        self._log_condition(matrices)
+        log_condition(hessians)
+        warn_of_lost_digits(hessians)
         w = minimize_quadratic(self.problem, self.varying.psi, matrices, linear, origin, start=state["w"])
         return {"w": np.where(finite[:, None], w, np.nan).astype(state["w"].dtype)}
 
@@ -104,18 +108,18 @@ class Moments(Federated):
         mean = math.sqrt(float(((scales * self.problem.weights / data.sizes) ** 2).sum()))
         return 2 * math.sqrt(self.problem.layout.size) * self._curvature * mean * deviation
 
-    def _log_condition(self, hessians: Array) -> None:
-        """Log the largest condition number of the centered, scaled second moments; warn if centering loses digits."""
-        numbers = []
-        for matrix in hessians:
-            centered = centered_moments(matrix)
-            spread = centered.diagonal()
-            varies = spread > 0
-            units = np.sqrt(spread[varies])
-            values = np.append(np.linalg.eigvalsh(centered[np.ix_(varies, varies)] / units / units[:, None]), 1.0)
-            numbers.append(values.max() / values.min() if values.min() > 0 else np.inf)
-        log.info("moments: condition number %.1e (columns centered and scaled)", max(numbers))
-        warn_of_lost_digits(hessians)
+    def _is_valid(self, matrix: Array) -> bool:
+        """Return False, with a warning, if a sum without noise has a clearly negative eigenvalue."""
+        rounding = INDEFINITE * float(np.finfo(self.problem.dtype).eps) * float(np.abs(matrix.diagonal()).sum())
+        lowest = float(np.linalg.eigvalsh(matrix)[0])
+        if self.transform.protects_rows or lowest >= -rounding:
+            return True
+        log.warning(
+            "algo: %s: the sum of the clients' second moments has the eigenvalue %.3g, must be >= 0: a client's "
+            "message is invalid; the run ends. Compare the clients' versions and rows",
+            self.name, lowest,
+        )  # fmt: skip
+        return False
 
 
 def _raised(matrix: Array, floor: float) -> Array:

@@ -25,6 +25,7 @@ from fco_cli.algorithms.rounds import Varying
 from fco_cli.errors import require
 from fco_cli.kernels.compiled import Kernel
 from fco_cli.memory_limit import in_units, require_memory
+from fco_cli.problem.certificate import separates_classes
 from fco_cli.problem.curvature import has_curvature, packed_size, unpack
 from fco_cli.problem.mirror_maps import Mirror
 from fco_cli.problem.problem import Problem
@@ -216,7 +217,7 @@ class ProxNewton(Federated):
         if not self._is_valid(hessian):
             state["w"][j] = state["query"][j] = np.nan  # ends this job only
             return
-        self._warn_of_separation(objective, j)
+        self._warn_of_separation(objective)
         columns = None if self.is_full else state["columns"][j, : self._columns].astype(int)
         slopes = gradient if columns is None else gradient[columns]
         psi = self.varying.psi[j : j + 1]
@@ -292,13 +293,9 @@ class ProxNewton(Federated):
             return False
         return True
 
-    def _warn_of_separation(self, objective: float, j: int) -> None:
-        """Warn if no finite solution exists: without psi, and if every row's class has a probability above 1/2."""
-        problem, data = self.problem, self.problem.data
-        if problem.regularizer.name != "none" or problem.loss.name not in ("logistic", "softmax"):
-            return
-        least = float((problem.weights / data.sizes).min()) * (1.0 if data.row_weights is None else 0.0)
-        if objective < least * np.log(2) and not self.__dict__.get("_has_warned"):
+    def _warn_of_separation(self, objective: float) -> None:
+        """Warn once if no finite solution exists."""
+        if separates_classes(self.problem, objective) and not self.__dict__.get("_has_warned"):
             self.__dict__["_has_warned"] = True
             log.warning(
                 "algo: %s: the model separates the classes, so that there is no finite solution without a penalty; "

@@ -27,7 +27,7 @@ from fco_cli.path.solve import Checkpoint, Part, Solutions, unpenalized_mask
 from fco_cli.path.working_set import penalty_bounds, uses_working_set, with_largest
 from fco_cli.problem.curvature import Quadratic, packed_size
 from fco_cli.problem.layout import Array, Numbers
-from fco_cli.problem.moments import warn_of_lost_digits
+from fco_cli.problem.moments import log_condition, warn_of_lost_digits
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.quadratic_solver import minimize_quadratic
 from fco_cli.simulation.evaluate import residual_threshold
@@ -224,7 +224,8 @@ def solve_by_moments(
     starts = [problem.model.initial()[None] for problem in problems]
     one = np.ones(1, bool)
     answers = evaluate([Request(problem, w, one, None) for problem, w in zip(problems, starts, strict=True)])
-    warn_of_lost_digits(answer.hessian[0] for answer in answers)
+    log_condition([answers[0].hessian[0]])
+    warn_of_lost_digits([answer.hessian[0] for answer in answers])
     return [
         _solve_moments(problem, numbers, tolerance, w, answer)
         for problem, w, answer in zip(problems, starts, answers, strict=True)

@@ -67,6 +67,19 @@ def _is_certified(problem: Problem, numbers: Numbers, w: Array, matrix: Array | 
     return bool(max(step_gain, 0.0) + _decrement(subgradient, matrix, diagonal, added) <= allowed_gap / 2)
 
 
+def separates_classes(problem: Problem, objective: float) -> bool:
+    """Return True if a model with this objective shows that there is no finite solution.
+
+    Without psi, every row's class has a probability above 1/2: longer weights have a smaller loss.
+    """
+    data, is_linear = problem.data, problem.model.convex and isinstance(problem.mirror, Euclidean)
+    if problem.regularizer.name != "none" or problem.loss.name not in ("logistic", "softmax") or not is_linear:
+        return False
+    if data.row_weights is not None or (isinstance(data, RemoteRows) and not data.is_exact):
+        return False
+    return bool(objective < float((problem.weights / data.sizes).min()) * np.log(2))
+
+
 def _psi(problem: Problem, w: Array, numbers: Numbers) -> float:
     return float(problem.psi(w[None], numbers)[0])
 

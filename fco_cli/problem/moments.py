@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,7 +34,23 @@ def centered_moments(matrix: Array) -> Array:
     return matrix[:-1, :-1] - np.outer(means, means) / max(matrix[-1, -1], np.finfo(float).tiny)
 
 
-def warn_of_lost_digits(matrices: Iterable[Array]) -> None:
+def log_condition(matrices: Sequence[Array]) -> None:
+    """Log the largest condition number of centered, scaled second moments of (x, 1)."""
+    numbers = []
+    for matrix in matrices:
+        centered = centered_moments(matrix)
+        spread = centered.diagonal()
+        varies = spread > 0
+        if not np.isfinite(centered).all():
+            numbers.append(np.inf)
+            continue
+        units = np.sqrt(spread[varies])
+        values = np.append(np.linalg.eigvalsh(centered[np.ix_(varies, varies)] / units / units[:, None]), 1.0)
+        numbers.append(values.max() / values.min() if values.min() > 0 else np.inf)
+    log.info("moments: condition number %.1e (columns centered and scaled)", max(numbers))
+
+
+def warn_of_lost_digits(matrices: Sequence[Array]) -> None:
     """Warn once if the second moments of (x, 1) determine the variance of a column to less than ten digits."""
     fewest = np.inf
     columns: set[int] = set()

@@ -17,7 +17,7 @@ from fco_cli.algorithms import Cohort, State, Varying
 from fco_cli.algorithms.round import FederatedRound
 from fco_cli.algorithms.rounds import Round
 from fco_cli.errors import UserError
-from fco_cli.problem.certificate import is_certified
+from fco_cli.problem.certificate import is_certified, separates_classes
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.layout import Array
 from fco_cli.results import SIMULATED_SECONDS
@@ -181,9 +181,10 @@ class Simulation:
             self._record(step, metrics | self._privacy_loss(step))
         self._update_jobs(step)
         if metrics and self.running and self.setup.hparams.until_converged:
-            converged = self._converged(step, metrics["kkt_residual"])
-            self._remove_converged(converged, step)
-            kept[kept] = ~converged
+            ended = self._converged(step, metrics["kkt_residual"])
+            ended |= [separates_classes(self.setup.problem, one) for one in metrics["objective"]]
+            self._remove_ended(ended, step)
+            kept[kept] = ~ended
         return kept
 
     def _converged(self, step: Step, residuals: Array) -> Array:
@@ -200,13 +201,13 @@ class Simulation:
                 job.certified, converged[j] = certified is True, certified is not False
         return converged
 
-    def _remove_converged(self, converged: Array, step: Step) -> None:
-        """Set the models of converged jobs and remove these jobs from the stack."""
-        if converged.any():
+    def _remove_ended(self, ended: Array, step: Step) -> None:
+        """Set the models of jobs that need no more rounds, and remove these jobs from the stack."""
+        if ended.any():
             models = self.algorithm.output(step.state)
-            for j in np.flatnonzero(converged):
+            for j in np.flatnonzero(ended):
                 self.running[j].model = models[j].copy()
-            self._keep(~converged)
+            self._keep(~ended)
 
     def _plan(self, round_index: int) -> Plan | None:
         """Return the clients of a round and its simulated time; None for an algorithm that samples none."""

@@ -17,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from fco_cli.problem.certificate import LARGEST_DIFFERENCED, LARGEST_MATRIX, ROUNDING, hessian, is_certified
+from fco_cli.problem.certificate import (
+    LARGEST_DIFFERENCED,
+    LARGEST_MATRIX,
+    ROUNDING,
+    hessian,
+    is_certified,
+    separates_classes,
+)
 from fco_cli.problem.data import ClientData, RemoteRows
 from fco_cli.problem.layout import Array, Numbers
 from fco_cli.problem.problem import Problem
@@ -38,6 +45,8 @@ LARGE_GAP = (
     "the KKT residual is small, but the objective may still be far from its minimum, as with features of different "
     "scales; standardize them (task.standardize=true) or run more rounds"
 )
+
+SEPARATED = "the model separates the classes, so that there is no finite solution without a penalty; set a regularizer"
 
 
 def evaluate(task: Task, problem: Problem, models: Array, numbers: Numbers) -> Metrics:
@@ -262,6 +271,8 @@ def judge(
     verdict = Verdict(bool(residuals[-1] <= threshold), float(residuals[-1]) / scale, relative_to, slope)
     if isinstance(problem.data, RemoteRows) and not problem.data.is_exact:
         return replace(verdict, converged=False, advice="convergence cannot be tested with noisy evaluations")
+    if separates_classes(problem, float(history["objective"][-1])):
+        return replace(verdict, converged=False, advice=SEPARATED)
     if verdict.converged:
         gap = certified or is_certified(problem, numbers, model, tolerance)
         if gap is False:

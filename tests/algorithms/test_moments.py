@@ -188,6 +188,20 @@ def test_noise_that_makes_the_quadratic_indefinite_gives_a_bounded_model(
     assert np.linalg.norm(algorithm.output(made.state)) < 10
 
 
+def test_an_indefinite_sum_without_noise_ends_its_job_and_no_other(make_problem, make_algorithm, full_cohort, caplog):
+    problem = make_problem()
+    algorithm = make_algorithm("moments", problem, [1.0, 1.0])
+    start = {"w": np.zeros((2, 7))}
+    made = algorithm.round(start, full_cohort(problem))
+    messages = made.messages.copy()
+    by_job(algorithm.sent, messages[1])["quadratic"][0] *= -100
+    after = algorithm.finish_round(start, full_cohort(problem), messages, None).state["w"]
+    assert np.isnan(after[0]).all()
+    np.testing.assert_array_equal(after[1], made.state["w"][1])
+    (line,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    assert line.startswith("algo: moments: the sum of the clients' second moments has the eigenvalue -")
+
+
 def test_a_job_without_finite_messages_does_not_affect_others(make_problem, make_algorithm, full_cohort):
     problem = make_problem()
     algorithm = make_algorithm("moments", problem, [1.0, 1.0])

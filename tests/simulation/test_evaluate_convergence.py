@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fco_cli.algorithms import all_algorithms
+from fco_cli.problem.certificate import separates_classes
+from fco_cli.problem.losses import all_losses
 from fco_cli.simulation.evaluate import hessian, judge, residual_threshold
 
 RATES = [0.001, 0.02, 0.03, 0.04]  # each reaches the tolerance in another round; the first one never does
@@ -111,3 +115,31 @@ def test_jobs_leave_when_they_have_converged(make_setup, simulate, algo):
 
 def test_every_algorithm_with_rounds_auto_has_one_model():
     assert {name for name, kind in all_algorithms().items() if kind.personal} >= {"local"}
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_separated_classes_have_no_solution_without_a_penalty(make_problem, regularizer, loss):
+    """Every row has a loss below log 2 if the objective is below the share of one row times log 2."""
+    problem = make_problem(regularizer("none"), loss, sizes=(8, 4))
+    numbers, model = problem.regularizer.numbers, np.zeros(problem.layout.size)
+    limit = np.log(2) / 2 / 8
+    for objective, is_separated in ((0.99 * limit, True), (1.01 * limit, False)):
+        assert separates_classes(problem, objective) is is_separated
+        verdict = judge(problem, numbers, 1e-9, model, history([1.0, 1e-20], [1.0, objective]), None)
+        assert ("there is no finite solution without a penalty" in verdict.line) is is_separated
+        assert not (is_separated and verdict.converged)
+    penalized = make_problem(regularizer("l1", strength=1e-3), loss, sizes=(8, 4))
+    assert not separates_classes(penalized, 0.5 * limit)
+
+
+@pytest.mark.parametrize("algo", ["fista", "prox_newton"])
+def test_rounds_auto_ends_when_the_classes_are_separated(make_setup, simulate, regularizer, algo):
+    setup = make_setup("lasso", algo, rounds="auto", most_rounds=1000, eval_every=1, clients_per_round="all")
+    rows = replace(setup.problem.data, y=(setup.problem.data.x[:, 0] > 0).astype(setup.problem.data.y.dtype))
+    problem = replace(setup.problem, training=rows, loss=all_losses()["logistic"](), regularizer=regularizer("none"))
+    (job,) = simulate(replace(setup, problem=problem), [1.0], rounds=1000)
+    assert job.ended
+    assert 1 < job.round < 900
+    assert not job.certified
+    assert separates_classes(problem, job.history["objective"][-1])
+    assert not separates_classes(problem, job.history["objective"][-2])
