@@ -59,6 +59,10 @@ class Torch(ModelChoice):
     def source(self) -> Source:
         return load(self.module)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields without the loaded source, which another process loads itself."""
+        return {key: value for key, value in vars(self).items() if key != "source"}
+
     def identity(self) -> dict[str, Any]:
         """Return the configuration without paths; with the version of PyTorch and the tensors that no seed determines.
 
