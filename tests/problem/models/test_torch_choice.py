@@ -101,6 +101,13 @@ def test_another_process_loads_the_module_from_its_file(write):
     assert other.stdout.decode().strip() == choice.source.label
 
 
+@pytest.mark.parametrize(("line", "setting", "convex"), [("", False, False), ("", True, True), ("True", False, True)])
+def test_the_key_or_the_class_states_convexity(write, line, setting, convex):
+    body = f"    convex = {line}\n" if line else ""
+    file = write(DENSE.replace("class Net(nn.Module):\n", f"class Net(nn.Module):\n{body}"))
+    assert data_of(f"model.module={file}:Net", f"model.convex={setting}").model.convex is convex
+
+
 def test_the_code_of_the_module_is_part_of_the_identity_and_its_path_is_not(write, tmp_path):
     first, same, other = write(), write(), write(DENSE.replace("relu()", "tanh()"))
     ids = [run_of(f"model.module={file}:Net").run_id for file in (first, same, other)]
