@@ -1,7 +1,8 @@
 """Federated Newton learning: FedNL (Safaryan, Islamov, Qian and Richtarik, ICML 2022, Algorithm 1, option 2).
 
 Clients learn their Hessians by compressed differences. Extended with psi, which is derived here: the server minimizes
-the quadratic model plus psi, as in prox_newton.py. Written from memory of the paper.
+the quadratic model plus psi, as in prox_newton.py. Compared with the authors' code, whose compressor also acts on the
+upper triangle; it measures the distance l in the spectral norm, which is at most the Frobenius norm used here.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ OPTIMUM = "optimum"
 FIXED_SCALE = ("curse", "curse_one_epoch", "theory")  # short experiments, run at full scale unless profile=quick
 QUICK = ("lasso_i", "nuclear_i", "fmri_sim", "curse")  # default experiments at profile=quick
 QUICK_LEADERBOARD = ("few_rounds", "successors", "successors_low_rank_i")  # those of --leaderboard at profile=quick
+QUICK_WITH_MODEL = ("successors_digits",)  # with --model: the metrics of the others need their own models
 QUICK_COST = "most of the time is the compilation of about 40 methods, once on this machine"
 
 
@@ -171,7 +172,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--leaderboard",
         action="store_true",
-        help=f"run the experiments that compare all methods; at profile quick only {', '.join(QUICK_LEADERBOARD)}",
+        help=f"run the experiments that compare all methods; at profile quick only {', '.join(QUICK_LEADERBOARD)}, "
+        f"with --model {', '.join(QUICK_WITH_MODEL)}",
     )
     parser.add_argument(
         "--algo", default="", metavar="NAME|FILE.py",
@@ -180,7 +182,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--model", default="", metavar="FILE.py[:NAME]",
-        help="run with this model: the option of the group `model` that a file defines, or a PyTorch module",
+        help="run with this model: the option of the group `model` or the torch.nn.Module of a file; problems "
+        "of the leaderboard need a convex one, which `convex = True` in the class states",
     )  # fmt: skip
     parser.add_argument("--download", action="store_true", help="download missing data instead of skipping experiments")
     options = parser.parse_args(arguments)
@@ -190,7 +193,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
             exit_with_message("fco-reproduce", 2, f"{name}: no such experiment; the experiments are {', '.join(known)}")
     if options.leaderboard:
         problems = [name for name in known if _is_leaderboard(name)]
-        options.experiments += [name for name in problems if options.profile != "quick" or name in QUICK_LEADERBOARD]
+        quick = QUICK_WITH_MODEL if options.model else QUICK_LEADERBOARD
+        options.experiments += [name for name in problems if options.profile != "quick" or name in quick]
     if not options.experiments:
         options.experiments = [name for name in known if not name.startswith(on_demand())]
         if options.profile == "quick":
@@ -237,10 +241,18 @@ def _model(given: str, plugins: list[str]) -> list[str]:
             known = ", ".join(options_of("model"))
             raise UserError(f"--model: got {file}, must be FILE.py, FILE.py:NAME or one of {known}")
         return [f"model={file}"]
-    names = _classes_of(file, "model")
+    from fco_cli.problem.models.torch_source import modules_in
+    from fco_cli.problem.registry import NothingRegisteredError
+
+    try:
+        names, is_plugin = _classes_of(file, "model"), True
+    except NothingRegisteredError:
+        names, is_plugin = modules_in(Path(file)), False
     if len(names) != 1:
         count = f"{len(names)} models" if names else "no model"
         raise UserError(f"--model: {file} defines {count}; define one ModelChoice, or give FILE.py:NAME of a module")
+    if not is_plugin:
+        return ["model=torch", f"model.module={file}:{names[0]}"]
     plugins.append(file)
     return [f"model={names[0]}"]
 

@@ -50,7 +50,8 @@ def track(options: argparse.Namespace) -> None:
     upload.close(lambda: sweep_figures([options.folder]))
     if upload.failed:
         raise SweepFailed(f"{len(runs) - upload.count} of {len(runs)} runs were not sent")
-    print_line(f"{upload.count} of {len(runs)} runs sent to {tracking.destination}; it had the others")
+    others = "; it had the others" if upload.count < len(runs) else ""
+    print_line(f"{upload.count} of {len(runs)} runs sent to {tracking.destination}{others}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1]
 MAX_REASON = 200  # characters
 MISSING_NAME = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 MISSING_PART = re.compile(r"module '(?P<module>\w+)_[0-9a-f]{32}' has no attribute '(?P<name>\w+)'")
+BINDING = re.compile(r"due to \"TypeError: (?P<reason>[^\"]*)\"")
 PLACE = re.compile(r"at (?P<path>\S.*?\.py) \((?P<line>\d+)\)")
 
 
@@ -43,6 +44,8 @@ def _reason(text: str) -> str:
     reason = re.sub(r"\.?\s+of type .*|\.$", "", reason)
     if call := re.search(r">>> (.*)", text) if reason.endswith("signature:") else None:
         reason = f"no such operation: {call[1]}"
+    if reason.startswith("Cannot bind") and (binding := BINDING.search(text)):
+        reason = f"wrong arguments: {binding['reason']}"
     return reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}..."
 
 

@@ -84,6 +84,10 @@ class Plugin:
     digest: str  # SHA-256 of the file when it was loaded
 
 
+class NothingRegisteredError(UserError):
+    """A plug-in that defines no class of a family."""
+
+
 _loaded: dict[str, Plugin] = {}  # by source: a path that ends in .py, or the name of a module
 _failed: set[str] = set()  # modules of plug-ins that were refused
 _distributions: dict[str, str] = {}  # name and version of the distributions with entry points
@@ -195,7 +199,9 @@ def _check_names(label: str, module: str, before: set[Any]) -> None:
                 raise UserError(f"{label}: {taken}; choose another name")
     if not registered:
         families = ", ".join(sorted(family.base.__name__ for family in FAMILIES.values()))
-        raise UserError(f"{label}: registers nothing; define a subclass with a `name` of one of {families}")
+        raise NothingRegisteredError(
+            f"{label}: registers nothing; define a subclass with a `name` of one of {families}"
+        )
 
 
 def import_error(problem: BaseException, module: str) -> str:

@@ -75,7 +75,7 @@ def smoothness_of_mean(problem: Problem, seed: int, iterations: int = 20) -> flo
 
 def _check_automatic(problem: Problem) -> None:
     model, mirror = problem.model, problem.mirror
-    require(model.convex, "hparams.client_lr", AUTO, f"{UNKNOWN} for a network")
+    require(model.convex, "hparams.client_lr", AUTO, f"{UNKNOWN} for a model that is not convex")
     require(mirror.name == "euclidean", "hparams.client_lr", AUTO, f"{UNKNOWN} in the norm of mirror={mirror.name}")
 
 

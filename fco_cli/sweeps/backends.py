@@ -25,7 +25,7 @@ from types import FunctionType
 from typing import Any
 
 from fco_cli.config import Run
-from fco_cli.errors import require
+from fco_cli.errors import one_line, require
 from fco_cli.simulation.process import SIGNALS, Stop
 from fco_cli.simulation.record import Record
 from fco_cli.sweeps.cluster import run_on_cluster
@@ -108,21 +108,28 @@ class _Worker:
         self.process = start_process(work, remote)
         remote.close()
         self.stack: Stack | None = None  # the stack that it runs
+        self.problem = ""  # why it could not read a request
 
     def send(self, message: Any) -> None:
         with suppress(OSError):  # a dead worker is detected by `receive`
             self.pipe.send(message)
 
     def receive(self) -> Event | StackResult | None:
-        """Return the worker's next message; None if it has died."""
+        """Return the worker's next message; None if it has died, or ends because it could not read a request."""
         try:
-            return self.pipe.recv()
+            message = self.pipe.recv()
         except (EOFError, OSError):
             return None
+        if isinstance(message, str):
+            self.problem = message
+            return None
+        return message
 
     def exit_reason(self) -> str:
         """Wait for the end of the process and return how it ended."""
         self.process.join()
+        if self.problem:
+            return f"because it cannot load the runs: {self.problem}"
         code = self.process.exitcode or 0
         was_killed = code == -getattr(signal, "SIGKILL", 9)
         return "killed: it may need more memory" if was_killed else f"with exit code {code}"
@@ -164,7 +171,11 @@ def _receive_requests(pipe: Connection, requests: _Requests, stop: Stop) -> None
     while True:
         try:
             message = pipe.recv()
-        except Exception:  # the sweep's process has ended, or a plug-in cannot be loaded; checkpoints are on disk
+        except (EOFError, OSError):  # the sweep's process has ended; checkpoints are on disk
+            os._exit(1)
+        except Exception as problem:  # a class or a plug-in that this process cannot load
+            with suppress(OSError):
+                pipe.send(f"{type(problem).__name__}: {one_line(problem)}")
             os._exit(1)
         if isinstance(message, int):
             stop.signal_number = message

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,21 @@ def test_a_file_of_methods_and_a_model(without_data, tmp_path, capsys):
     assert "--algo: empty_plugin.py defines no algorithm with a name" in capsys.readouterr().err
     assert end_of("--algo", "absent.py", "successors") == 2
     assert "plugins: absent.py: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra `torch`)")
+def test_a_file_of_a_pytorch_module_is_a_model(without_data, tmp_path, capsys):
+    started, _ = without_data
+    (tmp_path / "one_net.py").write_text("from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n")
+    assert end_of("--profile", "quick", "--leaderboard", "--algo", "zhj", "--model", "one_net.py") == 0
+    assert started == ["successors_digits algo=zhj,optimum model=torch model.module=one_net.py:Net"]
+    (tmp_path / "no_net.py").write_text("from torch.nn import Linear\n")
+    assert end_of("--algo", "zhj", "--model", "no_net.py", "successors") == 2
+    assert "--model: no_net.py defines no model; define one ModelChoice, or give FILE.py" in capsys.readouterr().err
+    (tmp_path / "two_nets.py").write_text((tmp_path / "one_net.py").read_text() + "class Other(Net):\n    pass\n")
+    assert end_of("--algo", "zhj", "--model", "two_nets.py", "successors") == 2
+    assert "--model: two_nets.py defines 2 models; " in capsys.readouterr().err
+    assert len(started) == 1
 
 
 TWO_METHODS = """

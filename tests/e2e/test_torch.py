@@ -78,11 +78,12 @@ def test_a_convolutional_network_trains_and_its_channels_and_singular_values_bec
 
 
 @needs_torch
-def test_a_run_has_the_same_bytes_alone_and_in_a_sweep(here, folder):
-    here("-m", *TASK, *NET, "algo=feddualavg", "hparams.client_lr=0.03,0.1", "output_dir=together")
+def test_a_run_has_the_same_bytes_alone_and_in_a_sweep_of_two_processes(here, folder):
+    sweep = ["algo=feddualavg,fedmid", "hparams.client_lr=0.03,0.1", "hydra.launcher.n_jobs=2"]
+    here("-m", *TASK, *NET, *sweep, "output_dir=together")
     here(*TASK, *NET, "algo=feddualavg", "hparams.client_lr=0.1", "output_dir=alone")
     (alone,) = records(folder / "alone")
-    assert len(records(folder / "together")) == 2
+    assert len(records(folder / "together")) == 4
     beside = folder / "together" / alone.relative_to(folder / "alone")
     assert (beside / "metrics.csv").read_bytes() == (alone / "metrics.csv").read_bytes()
     assert model_of(beside) == model_of(alone)

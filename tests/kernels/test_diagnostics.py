@@ -52,7 +52,8 @@ def load(tmp_path):
     [
         ({"inner": "return w"}, r"5: name 'w' is not defined"),
         ({"outer": "return v.lenth"}, r"9: Unknown attribute 'lenth'"),
-        ({"outer": "return inner(v, 1)"}, r"9: [^\n]*too many positional arguments[^\n]*"),
+        ({"outer": "return inner(v, 1)"}, r"9: wrong arguments: too many positional arguments"),
+        ({"outer": "return inner()"}, r"9: wrong arguments: missing a required argument: 'v'"),
         ({"inner": "return v + 'a'"}, r"5: no such operation: add\(float64, Literal\[str\]\(a\)\)"),
     ],
 )

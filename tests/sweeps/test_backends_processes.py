@@ -83,6 +83,22 @@ def test_a_stack_whose_process_always_dies_fails_with_one_line(tmp_path):
     assert [event.kind for event in events].count("failed") == 1
 
 
+class Unknown:
+    """A class that no other process can load."""
+
+    def __reduce__(self):
+        return __import__, ("absent_module",)
+
+
+def test_a_stack_that_a_process_cannot_load_fails_with_the_reason(tmp_path):
+    stack = make_stack(tmp_path)
+    stack.runs[0].resolved["unknown"] = Unknown()
+    (result,) = run_in_processes([stack], 1, 512, Stop(), lambda event: None)
+    (reason,) = result.failures.values()
+    assert reason.endswith("because it cannot load the runs: ModuleNotFoundError: No module named 'absent_module'")
+    assert not multiprocessing.active_children()
+
+
 @pytest.mark.slow
 def test_a_request_to_stop_reaches_every_process(tmp_path):
     stop = Stop()

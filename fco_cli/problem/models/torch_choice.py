@@ -59,6 +59,10 @@ class Torch(ModelChoice):
     def source(self) -> Source:
         return load(self.module)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields without the loaded source, which another process loads itself."""
+        return {key: value for key, value in vars(self).items() if key != "source"}
+
     def identity(self) -> dict[str, Any]:
         """Return the configuration without paths; with the version of PyTorch and the tensors that no seed determines.
 
@@ -99,7 +103,7 @@ class Torch(ModelChoice):
         label = self.source.label
         check_layers(label, module)
         is_random = check_scores(label, module, x, shape, outputs, f"the {data.loss.name} loss")
-        settings = self.convex, is_random
+        settings = self.convex or getattr(self.source.item, "convex", None) is True, is_random
         model = TorchModel(module, shape, outputs, x.dtype, self.device, self.stack, *settings)
         if self.stack == "vmap" and (reason := model.why_no_vmap(x)) is not None:
             log.warning("model.stack=vmap: %s: jobs are evaluated one by one, because %s", label, reason)

@@ -126,6 +126,19 @@ def load(reference: str) -> Source:
     return Source(label, item, path, digest)
 
 
+def modules_in(path: Path) -> list[str]:
+    """Return the names of the subclasses of `torch.nn.Module` that a file defines."""
+    require_torch()
+    import torch
+
+    module = _load_file(path)
+    return [
+        name
+        for name, item in vars(module).items()
+        if isinstance(item, type) and issubclass(item, torch.nn.Module) and item.__module__ == module.__name__
+    ]
+
+
 def _load_file(path: Path) -> Any:
     """Execute a file once per process and return its module."""
     name = FILE_MODULE.format(re.sub(r"\W", "_", path.stem))

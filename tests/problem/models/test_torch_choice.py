@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -89,6 +91,21 @@ def test_weights_have_the_precision_of_the_run(write):
             str(data_of(f"model.module={file}:make", "model.options={width: 2}", f"hparams.dtype={dtype}").model.dtype)
             == dtype
         )
+
+
+def test_another_process_loads_the_module_from_its_file(write):
+    choice = Torch(module=f"{write()}:Net")
+    assert choice.source.path == Path(choice.module.split(":")[0])
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).source.label)"
+    other = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(choice), capture_output=True, check=True)
+    assert other.stdout.decode().strip() == choice.source.label
+
+
+@pytest.mark.parametrize(("line", "setting", "convex"), [("", False, False), ("", True, True), ("True", False, True)])
+def test_the_key_or_the_class_states_convexity(write, line, setting, convex):
+    body = f"    convex = {line}\n" if line else ""
+    file = write(DENSE.replace("class Net(nn.Module):\n", f"class Net(nn.Module):\n{body}"))
+    assert data_of(f"model.module={file}:Net", f"model.convex={setting}").model.convex is convex
 
 
 def test_the_code_of_the_module_is_part_of_the_identity_and_its_path_is_not(write, tmp_path):
