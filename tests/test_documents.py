@@ -212,6 +212,8 @@ def load_badges() -> ModuleType:
 
 def test_the_ledger_adds_up():
     """The README's totals are the sums of the columns of the table in docs/results.md."""
+    from fco_cli.studies.yuan2021 import Yuan2021
+
     columns = ("reproduced", "mixed", "not reproduced", "not run")
     pattern = r"applies (\d+) tests of .*?:\n" + ",".join(rf"\s*(\d+) {name}\b[^,.]*" for name in columns)
     total, *parts = map(int, re.search(pattern, README).groups())
@@ -219,6 +221,10 @@ def test_the_ledger_adds_up():
     assert sum(parts) == total
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert f"applies {total} tests" in text
+    claims = Yuan2021().claims
+    tests = sum(len(claim.experiments) for claim in claims)
+    assert f"{len(claims)} statements make {tests} tests" in text
+    assert f"; {total - tests} are repeated" in text
     smaller = [line for line in text.splitlines() if "two smaller client rates" in line and line.startswith("|")]
     (stated,) = re.findall(r"not reproduced, (\d+) are about smaller", " ".join(README.split()))
     assert sum(int(line.strip("|").split("|")[3]) for line in smaller) == int(stated)
