@@ -83,6 +83,7 @@ html_title = f"fco {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}  # light or dark, as the browser is set
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,

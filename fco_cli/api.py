@@ -301,12 +301,13 @@ def plot(
     from matplotlib import pyplot
 
     from fco_cli.reporting import Results, chosen_runs
-    from fco_cli.reporting.figures.curves import check_columns, compares_rates, draw_lines
+    from fco_cli.reporting.figures.curves import check_columns, compares_rates, draw_lines, with_numbers
 
     if isinstance(results, Results):
         by_round = any(x in run.curves for study in results.studies for run in study.runs)
         results = results if compares_rates(x, by) else chosen_runs(results)
         results = results.rounds() if by_round else results.table()
+    results = with_numbers(results, x, y)
     with as_python_errors():
         check_columns(results, x, y, by)
     axis = pyplot.subplots()[1] if ax is None else ax

@@ -132,6 +132,20 @@ def test_a_line_of_a_plot_has_one_setting():
     assert other.get_lines()[0].get_xdata().tolist() == [0.001, 0.01]
 
 
+def test_a_plot_against_a_column_with_auto():
+    """Rows without `auto` are drawn as numbers, although one `auto` makes texts of the whole column."""
+    api.run(*SMALL, "algo=zhj", "hparams.client_lr=auto")
+    api.sweep(*SMALL, "algo=fedmid", "hparams.client_lr=0.001,0.01", ONE_PROCESS)
+    table = api.load("outputs")
+    assert set(table["hparams.client_lr"]) == {"auto", "0.001", "0.01"}
+    (line,) = api.plot(table[table["algo"] == "fedmid"], x="hparams.client_lr", y="f1").get_lines()
+    assert line.get_xdata().tolist() == [0.001, 0.01]
+    with pytest.raises(ValueError, match=r"^x: column hparams.client_lr has values .* such as auto; .* use client_lr,"):
+        api.plot(table, x="hparams.client_lr", y="f1")
+    (zhj,) = (line for line in api.plot(table, x="client_lr", y="f1").get_lines() if line.get_label() == "ZHJ")
+    assert 0 < zhj.get_xdata()[0] < 1
+
+
 def test_a_path_is_that_of_a_sweep_and_of_the_command(place, here):
     rng = np.random.default_rng(0)
     rows = [f"{i % 3},{a:.3f},{b:.3f},{a - b + c:.3f}" for i, (a, b, c) in enumerate(rng.standard_normal((30, 3)))]

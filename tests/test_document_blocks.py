@@ -100,7 +100,7 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
         ("fco-run task=custom task.loss=logistic", SITES),
     ],
     "docs/python.md": [
-        ("from fco_cli.api import glm", MINUTES),
+        ("from fco_cli.api import glm", RUN),
         ("from fco_cli.estimators import", "tests/tasks/test_tabular.py::test_the_documented_estimator"),
         ("model = FederatedCox", RUN),
     ],
@@ -143,7 +143,7 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
     "docs/tutorials/paper/curse.md": [("fco-run -m experiment=curse", MINUTES)],
     "docs/tutorials/paper/dual_averaging.md": [("every round", LISTING), ("fco-run task=lasso", RUN)],
     "docs/tutorials/paper/exact.md": [("every round", LISTING), ("fco-run -m task=lasso", RUN)],
-    "docs/tutorials/paper/learning_rates.md": [("fco-advise", MINUTES)],
+    "docs/tutorials/paper/learning_rates.md": [("fco-advise", RUN)],
     "docs/tutorials/paper/local_steps.md": [("every round", LISTING), ("fco-run -m task=lasso", RUN)],
     "docs/tutorials/paper/problem.md": [("fco-run task=lasso", RUN), ("from fco_cli.api import run", RUN)],
     "docs/tutorials/paper/proximal_gradient.md": [("fco-run task=lasso", RUN)],

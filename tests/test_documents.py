@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -200,9 +202,50 @@ def test_links_of_the_readme_and_contributing():
             assert (document.parent / target).exists(), f"{name}: {target}"
 
 
+def load_badges() -> ModuleType:
+    """Return the module docs/badges.py, which is not part of a package."""
+    spec = importlib.util.spec_from_file_location("badges", ROOT / "docs" / "badges.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_ledger_adds_up():
-    total, *parts = map(
-        int, re.search(r"applies (\d+) tests of .*?:\n(\d+) \D+ (\d+) \D+ (\d+) \D+ (\d+)", README).groups()
-    )
+    """The README's totals are the sums of the columns of the table in docs/results.md."""
+    from fco_cli.studies.yuan2021 import Yuan2021
+
+    columns = ("reproduced", "mixed", "not reproduced", "not run")
+    pattern = r"applies (\d+) tests of .*?:\n" + ",".join(rf"\s*(\d+) {name}\b[^,.]*" for name in columns)
+    total, *parts = map(int, re.search(pattern, README).groups())
+    assert load_badges().ledger() == dict(zip(columns, parts, strict=True))
     assert sum(parts) == total
-    assert f"applies {total} tests" in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert f"applies {total} tests" in text
+    claims = Yuan2021().claims
+    tests = sum(len(claim.experiments) for claim in claims)
+    assert f"{len(claims)} statements make {tests} tests" in text
+    assert f"; {total - tests} are repeated" in text
+    smaller = [line for line in text.splitlines() if "two smaller client rates" in line and line.startswith("|")]
+    (stated,) = re.findall(r"not reproduced, (\d+) are about smaller", " ".join(README.split()))
+    assert sum(int(line.strip("|").split("|")[3]) for line in smaller) == int(stated)
+
+
+def test_the_badges_of_the_readme_are_true():
+    """The files are those that docs/badges.py draws now, and the alternative texts have the same values."""
+    badges = load_badges()
+    for name, (label, value, color) in badges.values().items():
+        path = badges.FOLDER / f"{name}.svg"
+        assert path.read_text(encoding="utf-8") == badges.badge(label, value, color), "run python docs/badges.py"
+        (text,) = re.findall(rf"!\[([^]]*)\]\(docs/images/badges/{name}\.svg\)", README)
+        assert set(value.replace("reproduced", "").split()) <= set(text.split())
+
+
+def test_the_number_of_methods_of_the_readme():
+    from fco_cli.algorithms import all_algorithms
+
+    paper = {"feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "fedavg", "fedavg_subgrad"}
+    known = {name: kind for name, kind in all_algorithms().items() if kind.__module__.startswith("fco_cli.")}
+    assert paper <= set(known)
+    later = [name for name, kind in known.items() if kind.federated and name not in paper]
+    (stated,) = re.findall(r"more than (\d+) later methods", README)
+    assert len(later) > int(stated)

@@ -12,5 +12,5 @@ from fco_cli.reporting.figures.brain import draw_slices, read_image, read_weight
 record = run("task=fmri_sim", "task.train_subjects=2", "regularizer.strength=0.02", "hparams.rounds=100")
 (study,) = collect([record.folder]).studies
 mask, truth = (read_image(record.folder / f"{name}.nii.gz") for name in ("mask", "truth"))
-figure = draw_slices(study, {"feddualavg": read_weights(record.folder)}, mask, truth)
+figure = draw_slices(study, {"FedDualAvg": read_weights(record.folder)}, mask, truth)
 print(f"accuracy {record.final['validation_accuracy']:.2f}, density {record.final['density']:.3f}")

@@ -18,5 +18,6 @@ plt.semilogx(table["epsilon"], table["validation_accuracy"], "o-")
 for _, run in table.iterrows():
     noise = f"noise {run['transform.noise_multiplier']:g}"
     plt.annotate(noise, (run["epsilon"], run["validation_accuracy"]), xytext=(6, -12), textcoords="offset points")
+plt.margins(0.2)
 plt.xlabel("epsilon (smaller is more private)")
 plt.ylabel("accuracy on held-out rows")

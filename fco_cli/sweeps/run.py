@@ -170,7 +170,8 @@ def describe_plan(runs: list[Run], done: int, options: Options) -> str:
     solved = sorted({stack.runs[0].algo.name for stack in stacks if stack.runs[0].algo.one_shot})
     without = f", without {', '.join(solved)}, whose one round is the whole work" if solved else ""
     lines = [
-        f"{len(runs)} runs to do ({done} done already) in {len(stacks)} stacks, {workers} at a time",
+        f"{len(runs)} run{'s' * (len(runs) != 1)} to do ({done} done already) in {len(stacks)} "
+        f"stack{'s' * (len(stacks) != 1)}, {workers} at a time",
         f"at most {largest:.0f} MB of data and state per process, {largest * workers:.0f} MB in total",
         f"about {seconds / workers / 60:.1f} minutes if no run diverges (measured on {PROBE_ROUNDS} rounds per stack"
         f"{without})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -68,3 +69,13 @@ def test_the_files_are_those_of_the_package(built):
         "pyproject.toml", "setup.cfg",
     }  # fmt: skip
     assert max(path.stat().st_size for path in built.iterdir()) < MAX_BYTES
+
+
+@pytest.mark.ci
+def test_the_documented_sizes(built):
+    """docs/how_to/install.md states megabytes with one decimal."""
+    text = (ROOT / "docs" / "how_to" / "install.md").read_text(encoding="utf-8")
+    for title, suffix in (("wheel", ".whl"), ("source distribution", ".gz")):
+        (path,) = (path for path in built.iterdir() if path.suffix == suffix)
+        (stated,) = re.findall(rf"^\| {title} \| ([\d.]+) MB \|", text, re.MULTILINE)
+        assert path.stat().st_size / 1e6 == pytest.approx(float(stated), abs=0.1)

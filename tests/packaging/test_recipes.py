@@ -60,3 +60,13 @@ def test_the_release_is_attested_and_published_without_a_password():
     assert {"actions/attest-build-provenance", "pypa/gh-action-pypi-publish"} <= set(steps)
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert "password" not in str(jobs)
+
+
+def test_every_extra_is_documented_and_audited():
+    extras = set(PROJECT["optional-dependencies"])
+    table = (ROOT / "docs" / "how_to" / "install.md").read_text(encoding="utf-8").split("## Extras")[1]
+    names = re.findall(r"^\| (`.*?) \|", table.split("\n## ")[0], re.MULTILINE)
+    assert {name for cell in names for name in re.findall(r"`(\w+)`", cell)} == extras
+    audit = (ROOT / ".github" / "workflows" / "audit.yml").read_text(encoding="utf-8")
+    (audited,) = re.findall(r"'\.\[(.*?)\]'", audit)
+    assert set(audited.split(",")) == extras - {"dev"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from fco_cli.reporting.claims.evidence import Needs
 from fco_cli.reporting.claims.ledger import NOT_RUN, as_markdown, headline
+from fco_cli.reporting.page.render import claims_of
 from fco_cli.reporting.records.design import design_of, reason_undecided
 from fco_cli.reporting.records.studies import collect
 from fco_cli.studies.yuan2021 import Yuan2021
@@ -93,6 +95,10 @@ def test_profile_quick_decides_claims_not_about_learning_rates(records):
     assert re.match(rf"preview at profile=quick: \d+ of {len(judged)} claims hold", line)
     assert line.endswith(f"; {len(entries) - len(judged)} need profile=paper")
     assert "lasso, profile=quick" in as_markdown(entries)
+    held = sum(entry.held == entry.seeds for entry in judged)
+    assert claims_of(quick, entries) == f"{held} of {len(judged)} claims hold (preview)"
+    whole = [replace(entry, profile="paper") for entry in entries]
+    assert claims_of(replace(quick, profile="paper"), whole) == f"{held} of {len(judged)} claims reproduced"
 
 
 def test_a_profile_with_fewer_rounds_decides_nothing(records):

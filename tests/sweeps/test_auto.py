@@ -101,7 +101,7 @@ def test_a_dry_run_with_auto(tmp_path):
 
     run = run_of(tmp_path, "hparams.client_lr=auto")
     sweep = Sweep([], [], n_jobs=1, memory_mb=512, backend="local", address=None)
-    assert "1 runs to do" in describe_plan([run], 0, sweep.options)
+    assert "1 run to do (0 done already) in 1 stack," in describe_plan([run], 0, sweep.options)
 
 
 ALL = "hparams.clients_per_round=4"

@@ -36,6 +36,7 @@ from fco_cli.reporting.text import printable
 
 REPRODUCED, MIXED, NOT_REPRODUCED, NOT_RUN = "reproduced", "mixed", "not reproduced", "not run"
 VERDICTS = (REPRODUCED, MIXED, NOT_REPRODUCED, NOT_RUN)
+PREVIEWS = dict(zip(VERDICTS, ("hold (preview)", "mixed (preview)", "do not hold (preview)", NOT_RUN), strict=True))
 
 
 @dataclass(frozen=True)
@@ -295,14 +296,20 @@ REQUIREMENTS = {
 }
 
 
+def preview_profiles(entries: list[Entry]) -> list[str]:
+    """Return the profiles of the judged claims, or of all records if none is judged; empty if one is `paper`."""
+    judged = [entry for entry in entries if entry.verdict != NOT_RUN]
+    profiles = {entry.profile for entry in judged or entries if entry.has_records}
+    return [] if PAPER in profiles else sorted(profiles)
+
+
 def headline(entries: list[Entry]) -> str:
     """Return one line: how many of the judged claims are reproduced, and what the others require."""
     counts = Counter(entry.verdict for entry in entries)
     judged = [entry for entry in entries if entry.verdict != NOT_RUN]
-    profiles = {entry.profile for entry in judged or entries if entry.has_records}
-    is_preview = bool(profiles) and PAPER not in profiles
-    where = f"at profile={','.join(sorted(profiles))}" if is_preview else "from these records"
-    if judged and is_preview:
+    profiles = preview_profiles(entries)
+    where = f"at profile={','.join(profiles)}" if profiles else "from these records"
+    if judged and profiles:
         failed = f", {len(judged) - counts[REPRODUCED]} do not" if counts[REPRODUCED] < len(judged) else ""
         first = f"preview {where}: {counts[REPRODUCED]} of {len(judged)} claims hold{failed}"
     elif judged:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fco_cli.errors import require
+from fco_cli.errors import UserError, require
 from fco_cli.reporting.figures.drawing import (
     MIN_DRAWN,
     WIDTH,
@@ -150,9 +150,29 @@ def curves_table(study: RecordedStudy, choices: dict[str, Choice]) -> DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
+def with_numbers(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return the table with texts that are all numbers as numbers: `auto` makes texts of a whole column."""
+    import pandas as pd
+
+    found = {}
+    for name in columns:
+        if name in table and table[name].dtype.kind not in "fiub":
+            numbers = pd.to_numeric(table[name], errors="coerce")
+            if table[name].notna().any() and (numbers.isna() == table[name].isna()).all():
+                found[name] = numbers.astype(float)
+    return table.assign(**found)
+
+
 def check_columns(table: pd.DataFrame, x: str, y: str, by: str) -> None:
     """Raise UserError if the columns cannot be drawn."""
     numbers = [name for name in table if table[name].dtype.kind in "fiu"]
+    for name, given in (("x", x), ("y", y)):
+        if given in table and given not in numbers:
+            texts = [str(one) for one in table[given].unique() if isinstance(one, str)]
+            such = f", such as {printable(texts[0])}" if texts else ""
+            used = given.rpartition(".")[2]
+            other = f" or use {used}, the values of the runs" if used != given and used in numbers else ""
+            raise UserError(f"{name}: column {given} has values that are not numbers{such}; select rows{other}")
     for name, given, known in (("x", x, numbers), ("y", y, numbers), ("by", by, list(table))):
         require(given in known, name, given, f"one of {', '.join(map(str, known))}")
     values = table[by].nunique(dropna=False)

@@ -15,7 +15,15 @@ import yaml
 
 from fco_cli import __version__
 from fco_cli.files import write_atomically
-from fco_cli.reporting.claims.ledger import NOT_RUN, REPRODUCED, VERDICTS, Entry, headline
+from fco_cli.reporting.claims.ledger import (
+    NOT_RUN,
+    PREVIEWS,
+    REPRODUCED,
+    VERDICTS,
+    Entry,
+    headline,
+    preview_profiles,
+)
 from fco_cli.reporting.figures import drawing
 from fco_cli.reporting.objects import Figure, Section, Table
 from fco_cli.reporting.page.scripts import compress, players_of, runs_data
@@ -220,6 +228,7 @@ def claims_context(report: Report, results: Results) -> dict[str, Any] | None:
         "heading": report.claims_heading,
         "notes": report.claims_notes,
         "headline": headline(ledger),
+        "labels": PREVIEWS if preview_profiles(ledger) else {verdict: verdict for verdict in VERDICTS},
         "verdicts": {verdict: sum(entry.verdict == verdict for entry in ledger) for verdict in VERDICTS},
         "groups": _groups(ledger),
         "failed": _by_text(entry for entry in entries if entry["verdict"] not in (REPRODUCED, NOT_RUN)),
@@ -228,10 +237,11 @@ def claims_context(report: Report, results: Results) -> dict[str, Any] | None:
 
 
 def claims_of(study: RecordedStudy, ledger: list[Entry]) -> str:
-    """Describe how many claims about a study are reproduced; empty if none is judged."""
+    """Describe how many claims about a study are reproduced, or hold in a preview; empty if none is judged."""
     entries = [entry for entry in ledger if (entry.experiment, entry.profile) == (study.name, study.profile)]
     judged = [entry.verdict for entry in entries if entry.verdict != NOT_RUN]
-    return f"{judged.count(REPRODUCED)} of {len(judged)} claims reproduced" if judged else ""
+    verdict = "hold (preview)" if preview_profiles(entries) else "reproduced"
+    return f"{judged.count(REPRODUCED)} of {len(judged)} claims {verdict}" if judged else ""
 
 
 def _by_text(entries: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

@@ -46,7 +46,7 @@ class Yuan2021(Study):
     claims_heading = "Claims of the paper"
     claims_note = (
         "Only complete, unaltered experiments decide claims of the paper: profile=paper decides all of them; "
-        "profile=quick, with one seed, those that are not about learning rates."
+        "profile=quick, with one seed, gives a preview of those that are not about learning rates."
     )
     experiments = (SEARCH,)
     algorithms = ("feddualavg", "feddualavg_osp", "fedmid", "fedmid_osp", "fedavg", "fedavg_subgrad")
