@@ -181,6 +181,7 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("nosuch: no such key; allowed: task, algo,", "nosuch=1"),
         ("nosuch: no such key; allowed: task, algo,", "+nosuch=1"),
         ("task.nosuch: no such key;", "task.nosuch=1"),
+        ("; for your own table, add task=custom", "task.path=heart.csv"),
         ("algo.tolerance: no such key; allowed: name", "algo.tolerance=1"),
         ("algo.tolerance: got 0.0,", "algo=optimum algo.tolerance=0"),
         ("regularizer.radius: no such key; allowed: name, strength", "regularizer.radius=1"),
