@@ -67,7 +67,7 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     if options.labeled and options.in_folder and not columns.dealt and columns.client in used:
         raise UserError(
             f"{path}: has a column {shown(columns.client)!r}, but a file in a folder holds one client, named after the "
-            "file: drop the column (drop), or join all files into one table"
+            f"file: drop the column ({by_option('drop', columns.client)}), or join all files into one table"
         )
     features = [index[name] for name in used if name not in special and name not in dates]
     if not features and not set(derived).difference(special):
