@@ -67,7 +67,10 @@ def _cohort(run: Table1Run) -> Cohort:
     columns = run.task.columns
     allowed = "null for table 1, which counts rows"
     require(columns.weights is None, "task.weights", columns.weights, allowed)
-    return cohort_of(run.task.read(run.seed), columns.label, columns.event, run.table1.min_cell)
+    data = run.task.read(run.seed)
+    cohort = cohort_of(data, columns.label, columns.event, run.table1.min_cell)
+    run.task.log_doubts(data)
+    return cohort
 
 
 def _write(run: Table1Run, table: Table1, rows: int, clients: int, seconds: float) -> dict[str, Any]:
