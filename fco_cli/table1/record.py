@@ -69,7 +69,8 @@ def _cohort(run: Table1Run) -> Cohort:
     require(columns.weights is None, "task.weights", columns.weights, allowed)
     data = run.task.read(run.seed)
     cohort = cohort_of(data, columns.label, columns.event, run.table1.min_cell)
-    run.task.log_doubts(data)
+    for finding in run.task.doubts(data):
+        log.warning("%s: warning: %s", data.source, finding.text)
     return cohort
 
 

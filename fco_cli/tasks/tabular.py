@@ -167,16 +167,12 @@ class Tabular(ModelTerms):
         data = self._table(seed)
         task_data = self._build_parts(data, split(data, *self.holdouts, seed), dtype, seed)
         log.info("%s: %s loss%s", data.source, task_data.loss.name, self._reason(data))
-        self.log_doubts(data)
+        for finding in self.doubts(data):
+            log.warning("%s: warning: %s", data.source, finding.text)
         preparation = task_data.description.preparation
         if preparation is not None and (constant := preparation.constant):
             log.warning("%s: constant features, which get no weight: %s", data.source, format_list(constant))
         return task_data
-
-    def log_doubts(self, data: FederatedData) -> None:
-        """Log the warnings about the data."""
-        for finding in self.doubts(data):
-            log.warning("%s: warning: %s", data.source, finding.text)
 
     def doubts(self, data: FederatedData) -> list[Finding]:
         """Return the warnings about the data; there are none for published tables, whose columns are declared."""
