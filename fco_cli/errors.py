@@ -68,6 +68,9 @@ def install_extra(extra: str) -> str:
     return f"run pip install '.[{extra}]' in the checkout of this project"
 
 
+OWN_TABLE = ("task.path", "task.label", "task.client")  # keys of task=custom
+
+
 def no_such_key(key: str, allowed: Iterable[str], other_keys: Iterable[str] = ()) -> UserError:
     """Return the error for an unknown key; `other_keys` are the full keys of other groups, for suggestions."""
     allowed = list(allowed)
@@ -78,6 +81,8 @@ def no_such_key(key: str, allowed: Iterable[str], other_keys: Iterable[str] = ()
         hint = f"; did you mean {' or '.join(same_name)}?"
     elif not hint and not group:
         hint = did_you_mean(name, other_keys)
+    if key in OWN_TABLE:
+        hint = "; for your own table, add task=custom"
     return UserError(f"{key}: no such key; allowed: {', '.join(allowed)}{hint}")
 
 

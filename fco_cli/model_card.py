@@ -41,18 +41,19 @@ def card_lines(
     parameters: int,
     method: Sequence[tuple[str, str]],
     not_done: Sequence[str],
+    events: int | None = None,
 ) -> list[Line]:
     """Return the lines of a card.
 
     `columns` are the roles of the columns of a table; `performance` are metrics of all clients and of every client,
-    with a key `how`; `parameters` are those that were candidates for the model; `method` are items about the fit, and
-    `not_done` are remarks on missing analyses.
+    with a key `how`; `parameters` are those that were candidates for the model, without intercepts; `method` are items
+    about the fit, and `not_done` are remarks on missing analyses; `events` are those of a Cox model, if known.
     """
     task, loss = config["task"], result["loss"]
     lines = [("Data", "source", _source(config)), ("Data", "rows", f"{result['rows']:,} training rows")]
     lines.append(("Data", "clients", _clients(config, result, columns)))
     lines.append(("Outcome", "label", _label(columns)))
-    lines += _events(performance, loss, parameters, result["rows"])
+    lines += _events(performance, loss, parameters, result["rows"], events)
     lines += [("Predictors", item, text) for item, text in _predictors(task, preparation)]
     lines += [("Preparation", item, text) for item, text in _preparation(task, preparation)]
     lines.append(("Model", "kind", MODELS.get(loss, f"linear model, {loss} loss")))
@@ -108,7 +109,9 @@ def _label(columns: Columns | None) -> str:
     return f"{columns.label}; event: {columns.event}" if columns.event else str(columns.label)
 
 
-def _events(performance: Sequence[Mapping[str, Any]], loss: str, parameters: int, rows: int) -> list[Line]:
+def _events(
+    performance: Sequence[Mapping[str, Any]], loss: str, parameters: int, rows: int, events: int | None
+) -> list[Line]:
     """Return numbers of events and rows per parameter."""
     lines = []
     per = f"{rows / max(parameters, 1):.1f} rows"
@@ -117,6 +120,9 @@ def _events(performance: Sequence[Mapping[str, Any]], loss: str, parameters: int
         events = round(total["rows"] * total["observed"])
         lines.append(("Outcome", "events", f"{events:,} of {total['rows']:,} rows ({100 * total['observed']:.1f} %)"))
         per += f" and {min(events, total['rows'] - events) / max(parameters, 1):.1f} rows of the smaller class"
+    elif loss == "cox" and events is not None:
+        lines.append(("Outcome", "events", f"{events:,} in {rows:,} rows, the others are censored"))
+        per += f" and {events / max(parameters, 1):.1f} events"
     lines.append(("Sample size", "candidate parameters", f"{parameters:,}; {per} for each"))
     return lines
 

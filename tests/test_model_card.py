@@ -30,7 +30,7 @@ def test_card_of_inference(clinics):
     assert "**source:** table clinics.csv" in card
     assert "**clients:** 3 (column clinic)" in card
     assert f"**events:** {events} of 120 rows" in card
-    assert "**candidate parameters:** 3; 40.0 rows" in card
+    assert "**candidate parameters:** 2; 60.0 rows" in card  # without the intercept
     assert "replaced by means of the training rows" in card
     assert "Multiple imputation" in card
     assert "clinic 1, on the rows of the fit:** 40 rows, AUC" in card

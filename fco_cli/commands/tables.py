@@ -99,7 +99,10 @@ def path_lines(result: dict[str, Any]) -> list[str]:
     if between := result.get("between_clients"):
         lines.append(f"warning: {warning_of_between_clients(between)}")
     for name, one in result["chosen"].items():
-        if areas := one.get("out_of_fold"):
+        areas = one.get("out_of_fold") or {}
+        if "concordance" in areas:
+            lines.append(f"{name}: concordance {areas['concordance']:.3f} out of fold, within clients (clients.csv)")
+        elif areas:
             lines.append(
                 f"{name}: AUC {areas['auc']:.3f} over all rows out of fold, which also compares rows of different "
                 f"clients; {areas['auc_within']:.3f} within clients (clients.csv)"

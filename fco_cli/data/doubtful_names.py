@@ -47,12 +47,13 @@ def find_name_doubts(label: str, column: str, names: Sequence[str]) -> Iterator[
             yield f"{label}: {shown(name)!r} may mean missing: {by_option('missing', name)}", by_case[name.casefold()]
 
 
-def find_text_doubts(label: str, names: Sequence[str], rows: int) -> Iterator[Doubt]:
+def find_text_doubts(label: str, column: str, names: Sequence[str], rows: int) -> Iterator[Doubt]:
     """Yield doubts about a column of texts as a feature."""
+    drop = f"drop it ({by_option('drop', column)})"
     if len(names) >= MIN_PAIRS and all(map(_PAIR.fullmatch, names)):
-        yield f"{label}: its cells hold two numbers ({names[0]}): write them to two columns, or drop it (drop)", []
+        yield f"{label}: its cells hold two numbers ({names[0]}): write them to two columns, or {drop}", []
     elif len(names) >= max(MIN_TEXTS, TEXT_SHARE * rows):
-        advice = "names, identifiers and free text are no categories: drop it (drop)"
+        advice = f"names, identifiers and free text are no categories: {drop}"
         yield f"{label}: {len(names)} different texts in {rows} rows; {advice}", []
 
 

@@ -34,7 +34,7 @@ FEW_LABELS = 0.05  # largest share of labels that are neither 0 nor 1
 UNIT_FACTOR = 2.0  # between the medians of clients that may have different units
 UNIT_SPREAD = 3.0  # factor up to which the ratio of spreads may differ from the ratio of medians
 MIN_CLIENT_VALUES = 10
-MAX_NAMED = 3  # clients in a list
+MAX_NAMED = 3  # clients, or columns of an option, in a list
 LEAK = 0.99  # area under the curve, or accuracy, of one column
 LEAK_CORRELATION = 0.995
 MIN_CLASS_ROWS = 5
@@ -71,7 +71,7 @@ def find_doubts(data: FederatedData, censored: bool = False, labels_are_numbers:
 
 
 def _doubts(data: FederatedData, y: Array) -> Iterator[Finding]:
-    codes: list[str] = []
+    codes: dict[str, str] = {}
     member = np.searchsorted(data.clients, data.client)
     for feature, name in enumerate(data.feature_names):
         values, label = np.asarray(data.x[:, feature], dtype=float), f"column {shown(name)!r}"
@@ -79,23 +79,29 @@ def _doubts(data: FederatedData, y: Array) -> Iterator[Finding]:
             names = data.levels[feature]
             for text, about in (
                 *find_name_doubts(label, name, names),
-                *find_text_doubts(label, names, int(np.count_nonzero(~np.isnan(values)))),
+                *find_text_doubts(label, name, names, int(np.count_nonzero(~np.isnan(values)))),
             ):
                 yield Finding(text, np.isin(values, [names.index(one) for one in about]) if about else None)
         else:
             yield from _numbers(label, name, values)
             yield from _units(label, values, data.clients, member)
             if is_codes(values):
-                codes.append(f"{name} ({', '.join(map(category_name, np.unique(values[~np.isnan(values)])))})")
-        yield from _leak(label, values, y, feature in data.levels, data.classes is not None)
+                codes[name] = f"{name} ({', '.join(map(category_name, np.unique(values[~np.isnan(values)])))})"
+        yield from _leak(label, name, values, y, feature in data.levels, data.classes is not None)
     if codes:
-        declare = "declare the columns as categorical (categorical) if their numbers are codes without an order"
-        yield Finding(f"few whole numbers, used as measurements: {format_list(codes)}; {declare}")
+        declare = f"declare the columns as categorical ({_options('categorical', list(codes))})"
+        text = f"few whole numbers, used as measurements: {format_list(codes.values())}"
+        yield Finding(f"{text}; {declare} if their numbers are codes without an order")
     yield from _without_text_rows(find_name_doubts("client names", "", data.clients.tolist()))
     if data.classes is not None:
         yield from _without_text_rows(find_name_doubts("label", "", data.classes.tolist()))
     yield from _absent(data, member)
     yield from _duplicates(data)
+
+
+def _options(name: str, columns: list[str]) -> str:
+    """Return how to set an option for several columns; only its name if they are many."""
+    return by_option(name, *columns) if len(columns) <= MAX_NAMED else f"--{name} or task.{name}"
 
 
 def _without_text_rows(doubts: Iterator[Doubt]) -> Iterator[Finding]:
@@ -121,9 +127,12 @@ def _numbers(label: str, name: str, values: Array) -> Iterator[Finding]:
     if len(distinct) < MIN_ROWS or (distinct != np.floor(distinct)).any():
         return
     if len(distinct) == len(values) and (np.diff(values) > 0).all():
-        yield Finding(f"{label}: increases from row to row and may be a row number: drop it (drop)")
+        yield Finding(
+            f"{label}: increases from row to row and may be a row number: drop it ({by_option('drop', name)})"
+        )
     elif EXCEL_DATES[0] <= distinct[0] and distinct[-1] <= EXCEL_DATES[1] and len(distinct) > len(present) / 2:
-        yield Finding(f"{label}: {category_name(present[0])} may be a serial date of a spreadsheet: derive or drop")
+        advice = f"derive an interval (--derive or task.derive), or drop it ({by_option('drop', name)})"
+        yield Finding(f"{label}: {category_name(present[0])} may be a serial date of a spreadsheet: {advice}")
 
 
 def _rows(mask: Array) -> str:
@@ -225,7 +234,8 @@ def _labels(y: Array) -> Iterator[Finding]:
 
 def _absent(data: FederatedData, member: Array) -> Iterator[Finding]:
     """Yield doubts about columns without values, at all clients or at some."""
-    sizes, empty, absent = np.bincount(member, minlength=len(data.clients)), [], []
+    sizes, empty, absent = np.bincount(member, minlength=len(data.clients)), list[str](), list[str]()
+    partly: list[str] = []
     for feature, name in enumerate(data.feature_names):
         present = ~np.isnan(np.asarray(data.x[:, feature], dtype=float))
         counts = np.bincount(member[present], minlength=len(data.clients))
@@ -235,10 +245,12 @@ def _absent(data: FederatedData, member: Array) -> Iterator[Finding]:
         elif without:
             where = ", ".join(without) if len(without) <= MAX_NAMED else f"{len(without)} clients"
             absent.append(f"{shown(name)} (at {shown(where)})")
+            partly.append(name)
     if empty:
-        yield Finding(f"columns without values: {format_list(empty)}: drop them (drop)")
+        yield Finding(f"columns without values: {format_list(empty)}: drop them ({_options('drop', empty)})")
     if absent:
-        advice = "their values there are filled from the other clients; drop the columns (drop) if these differ"
+        drop = f"drop the columns ({_options('drop', partly)}) if these differ"
+        advice = f"their values there are filled from the other clients; {drop}"
         yield Finding(f"no values at some clients: {format_list(absent)}; {advice}")
 
 
@@ -249,7 +261,9 @@ def _duplicates(data: FederatedData) -> Iterator[Finding]:
         values = np.asarray(data.x[:, feature], dtype=float)
         same = first.setdefault(values.tobytes(), name)
         if same != name and len(np.unique(values)) > 2:
-            yield Finding(f"columns {shown(same)!r} and {shown(name)!r} are equal: drop one (drop)")
+            yield Finding(
+                f"columns {shown(same)!r} and {shown(name)!r} are equal: drop one ({by_option('drop', name)})"
+            )
     table = np.column_stack([np.asarray(data.x, dtype=float), data.y])
     _, member, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True, equal_nan=True)
     repeated = counts[member.ravel()] > 1
@@ -259,7 +273,7 @@ def _duplicates(data: FederatedData) -> Iterator[Finding]:
         counts_by_column = (np.unique(column, return_counts=True)[1] for column in table.T)
         expected = pairs * np.prod([(one * (one - 1)).sum() / 2 / pairs for one in counts_by_column])
         if extra > 10 * expected:
-            advice = "declare the patient column (patient) to keep them together, or remove them"
+            advice = "declare the patient column (--patient or task.patient) to keep them together, or remove them"
             yield Finding(f"{extra} rows repeat another row in all features and the label: {advice}", repeated)
     if data.patient is not None:
         stays = {*zip(data.patient.tolist(), data.client.tolist(), strict=True)}
@@ -269,11 +283,11 @@ def _duplicates(data: FederatedData) -> Iterator[Finding]:
             yield Finding(text, np.isin(data.patient, many))
 
 
-def _leak(label: str, values: Array, y: Array, is_category: bool, has_classes: bool) -> Iterator[Finding]:
+def _leak(label: str, name: str, values: Array, y: Array, is_category: bool, has_classes: bool) -> Iterator[Finding]:
     """Yield a doubt if the column alone determines the label."""
     present = ~np.isnan(values)
     classes = np.unique(y)
-    advice = "is it known before the label? Otherwise drop it (drop)"
+    advice = f"is it known before the label? Otherwise drop it ({by_option('drop', name)})"
     if len(classes) == 2:
         positive = y == classes[1]
         if min(positive.sum(), (~positive).sum()) < MIN_CLASS_ROWS:

@@ -36,7 +36,7 @@ from fco_cli.inference.sums import SumOptions
 from fco_cli.inference.survival_record import SurvivalAnalysis
 from fco_cli.model_card import Line, as_markdown, card_lines
 from fco_cli.path.record import as_npz, csv_of_lines, without_nonfinite
-from fco_cli.path.select import limited_threads
+from fco_cli.path.select import limited_threads, number_of_events
 from fco_cli.path.solve import problem_for
 from fco_cli.problem.data import RemoteRows
 from fco_cli.problem.losses.survival import Cox
@@ -268,7 +268,9 @@ def _card(
         not_done.append("Non-linear effects and interactions: columns enter linearly (task.formula).")
     lines = [{**line, "how": ON_FIT} for line in performance.metrics]
     lines += [{**line, "how": ON_FIT} for line in result.get("concordance", []) if line.get("rows") is not None]
-    return card_lines(run.resolved, result, columns, preparation, lines, len(estimates.design.names), method, not_done)
+    parameters = len(estimates.design.names) - len(estimates.design.intercepts)
+    events = number_of_events(problem.data) if problem.loss.censored_labels else None
+    return card_lines(run.resolved, result, columns, preparation, lines, parameters, method, not_done, events)
 
 
 def _notes(run: GlmRun, problem: Problem, estimates: Estimates, meta: MetaAnalysis | None) -> list[str]:

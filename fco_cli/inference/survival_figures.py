@@ -96,7 +96,7 @@ def calibration_figure(lines: Sequence[dict[str, Any]], horizon: float, level: f
         axis.plot(line["predicted"], line["observed"], "o", color=DARK_GRAY, ms=5, label=None)
     axis.set(xlim=(0, limit), ylim=(0, limit), aspect="equal")
     axis.set_xlabel(f"mean predicted risk until {horizon:g}")
-    axis.set_ylabel(f"Kaplan-Meier estimate, {100 * level:g} % interval")
+    axis.set_ylabel(f"observed risk (Kaplan-Meier), {100 * level:g} % interval")
     if shown:
         axis.plot([], [], "o", color=DARK_GRAY, ms=5, label=ALL_CLIENTS)
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fco_cli.config import PathRun
 from fco_cli.data.fitted import LinearModel
 from fco_cli.data.format import format_list
 from fco_cli.model_card import Line, card_lines
-from fco_cli.path.select import Selection
+from fco_cli.path.select import Selection, number_of_events
 from fco_cli.problem.losses.survival import Cox
 from fco_cli.tasks.tabular import Tabular
 
@@ -25,7 +27,7 @@ def path_card(run: PathRun, selection: Selection, result: dict[str, Any]) -> lis
     description, path = selection.data.description, run.path
     preparation = description.preparation if isinstance(description, LinearModel) else None
     columns = run.task.columns if isinstance(run.task, Tabular) else None
-    parameters = selection.problem.layout.size
+    parameters = int(np.count_nonzero(selection.problem.layout.regularized))
     values = selection.values
     method = [
         ("penalty", f"{run.regularizer.name}; {result['dial']} selected from {len(values)} values, "
@@ -63,4 +65,5 @@ def path_card(run: PathRun, selection: Selection, result: dict[str, Any]) -> lis
     )
     if isinstance(selection.data.loss, Cox):
         not_done.append("Absolute risks: a Cox model without its baseline hazard ranks rows only (experiment=glm).")
-    return card_lines(run.resolved, result, columns, preparation, lines, parameters, method, not_done)
+    events = number_of_events(selection.data.training) if selection.data.loss.censored_labels else None
+    return card_lines(run.resolved, result, columns, preparation, lines, parameters, method, not_done, events)

@@ -20,6 +20,7 @@ from fco_cli.path.predictions import ALL_CLIENTS, Predictions, calibration_lines
 from fco_cli.problem.held_out import difference_losses
 from fco_cli.problem.layout import Array
 from fco_cli.problem.losses import Loss
+from fco_cli.problem.losses.survival import Cox, count_pairs
 from fco_cli.problem.problem import Problem
 from fco_cli.problem.risk import DataRisk, QuadraticRisk, ordered_sum
 
@@ -81,7 +82,7 @@ def client_metrics(loss: Loss, scores: Array, y: Array, owners: Array, names: li
     for m in np.unique(owners):
         own = owners == m
         by_client.append({"client": names[m], **metrics_of(loss, scores[:, own], y[own])})
-    return [{"client": ALL_CLIENTS, **metrics_of(loss, scores, y), **area_within(by_client)}, *by_client]
+    return [{"client": ALL_CLIENTS, **metrics_of(loss, scores, y, owners), **area_within(by_client)}, *by_client]
 
 
 def area_within(by_client: list[MetricRow]) -> MetricRow:
@@ -96,10 +97,13 @@ def area_within(by_client: list[MetricRow]) -> MetricRow:
     return {"auc_within": float(pairs @ [line["auc"] for line in areas] / pairs.sum())}
 
 
-def metrics_of(loss: Loss, scores: Array, y: Array) -> MetricRow:
-    """Return the metrics of a set of rows; standard errors are those of means over rows."""
+def metrics_of(loss: Loss, scores: Array, y: Array, owners: Array | None = None) -> MetricRow:
+    """Return the metrics of a set of rows; standard errors are those of means over rows.
+
+    A loss that compares rows compares those of the same owner; without owners, all rows have the same one.
+    """
     if loss.client_loss is not None:  # the loss is not a sum over rows
-        return {"rows": len(y), **loss.metrics(scores[0].astype(float), y.astype(float), np.array([0, len(y)]))}
+        return {"rows": len(y), **_metrics_of_pairs(loss, scores[0], y, np.zeros(len(y)) if owners is None else owners)}
     value = loss.bound_kernel("value").as_python
     losses = np.array([value(scores[:, i], y[i]) for i in range(len(y))], dtype=float)
     line: MetricRow = {"rows": len(y), "loss": float(losses.mean()), "loss_error": _standard_error(losses)}
@@ -115,6 +119,18 @@ def metrics_of(loss: Loss, scores: Array, y: Array) -> MetricRow:
         return line
     loss_metrics = loss.metrics(score, y.astype(float), np.array([0, len(y)]))
     return line | {name: value for name, value in loss_metrics.items() if len(y) > 2}
+
+
+def _metrics_of_pairs(loss: Loss, scores: Array, y: Array, owners: Array) -> MetricRow:
+    """Return the metrics of a loss that compares rows of the same owner; none without comparable rows."""
+    order = np.argsort(owners, kind="stable")
+    offsets = np.append(np.unique(owners[order], return_index=True)[1], len(y))
+    scores, y = scores[order].astype(float), y[order].astype(float)
+    if isinstance(loss, Cox):
+        pairs = np.zeros(2)
+        count_pairs(scores, y, offsets, pairs)
+        return {"concordance": float(pairs[0] / pairs[1])} if pairs[1] > 0 else {}
+    return dict(loss.metrics(scores, y, offsets))
 
 
 def _standard_error(values: Array) -> float | None:
@@ -246,6 +262,8 @@ def metrics_from_sites(loss: Loss, parts: list[SiteMetrics], j: int) -> MetricRo
         return line | ({"accuracy": float(sum(hits) / count)} if len(hits) == len(parts) else {})
     sums = [part.sums[None, j] for part in parts if part.sums is not None]
     if len(sums) < len(parts) or count < 3:
+        return line
+    if isinstance(loss, Cox) and not sum(one[0, 1] for one in sums):  # no comparable pairs
         return line
     return line | {name: float(values[0]) for name, values in SUMS[type(loss)].metrics(np.stack(sums), rows).items()}
 

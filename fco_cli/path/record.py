@@ -212,9 +212,13 @@ def _result(run: PathRun, selection: Selection, table: dict[str, Array], seconds
 
 
 def _areas(selection: Selection, name: str) -> dict[str, float] | None:
-    """Return the areas under the ROC curve of a selected model, over all rows and within clients, if it has them."""
+    """Return the areas under the ROC curve of a selected model, over all rows and within clients, or its concordance.
+
+    None for a model without them.
+    """
     line = next(line for line in selection.clients if line["choice"] == name)
-    return {key: line[key] for key in ("auc", "auc_within")} if line.get("auc_within") is not None else None
+    keys = ("concordance",) if line.get("concordance") is not None else ("auc", "auc_within")
+    return {key: line[key] for key in keys} if line.get(keys[-1]) is not None else None
 
 
 def _total_rounds(selection: Selection) -> int:

@@ -314,7 +314,7 @@ class Selector:
             (parts,) = metrics_together([(test, models)])
             return {name: metrics_from_sites(loss, parts, j) for j, name in enumerate(chosen)}
         scores = scores_of(self.problem.model, test, models)
-        return {name: metrics_of(loss, scores[j], test.y) for j, name in enumerate(chosen)}
+        return {name: metrics_of(loss, scores[j], test.y, test.owners) for j, name in enumerate(chosen)}
 
     def _between_clients(self, by_rows: Curve) -> BetweenClients | None:
         """Cross-validate by clients as well if the labels vary mostly between them and the folds are by rows."""

@@ -67,7 +67,11 @@ def _cohort(run: Table1Run) -> Cohort:
     columns = run.task.columns
     allowed = "null for table 1, which counts rows"
     require(columns.weights is None, "task.weights", columns.weights, allowed)
-    return cohort_of(run.task.read(run.seed), columns.label, columns.event, run.table1.min_cell)
+    data = run.task.read(run.seed)
+    cohort = cohort_of(data, columns.label, columns.event, run.table1.min_cell)
+    for finding in run.task.doubts(data):
+        log.warning("%s: warning: %s", data.source, finding.text)
+    return cohort
 
 
 def _write(run: Table1Run, table: Table1, rows: int, clients: int, seconds: float) -> dict[str, Any]:

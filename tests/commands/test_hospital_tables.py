@@ -97,8 +97,11 @@ WARNED = {
         table(lactate=["1.5"] * 20 + [""] * 40),
         "no values at some clients: lactate (at East, South)",
     ),
-    "no values": (table(empty=[""] * ROWS), "columns without values: empty: drop them (drop)"),
-    "equal columns": (table(years=COLUMNS["age"]), "columns 'age' and 'years' are equal: drop one (drop)"),
+    "no values": (
+        table(empty=[""] * ROWS),
+        "columns without values: empty: drop them (--drop empty or task.drop=[empty])",
+    ),
+    "equal columns": (table(years=COLUMNS["age"]), "columns 'age' and 'years' are equal: drop one (--drop years"),
     "codes": (table(pain=["1", "2", "3", "4"] * 15), "few whole numbers, used as measurements: pain (1, 2, 3, 4)"),
     "hospital 1 and 1.0": (table("hospital", lambda row, _: ["1", "1.0", "2"][row % 3]), "1, 1.0 are the same number"),
     "names": (table(name=[f"Smith {row // 2}" for row in range(ROWS)]), "column 'name': 30 different texts in 60 rows"),
@@ -107,7 +110,7 @@ REFUSED = {
     "an identifier": (
         table(patient_id=(7 * SERIAL).astype(str).tolist()),
         "line 2: column 'patient_id' is ",
-        "(patient)",
+        "(--drop patient_id or task.drop=[patient_id]), or declare it as the patient column (--patient patient_id or",
     ),
     "an admission date": (
         table(admission_date=SERIAL.astype(str).tolist()),
@@ -147,7 +150,7 @@ REFUSED = {
     "free text": (
         table(note=[f"stable since day {row}" for row in range(ROWS)]),
         "column 'note' is 'stable since day 0'",
-        "drop it (drop)",
+        "drop the column (--drop note or task.drop=[note])",
     ),
     "thousands": (
         table(

@@ -43,9 +43,10 @@ def test_plausible_names(names):
 
 def test_texts_that_are_no_categories():
     pressures = [f"{100 + k}/{60 + k}" for k in range(12)]
-    ((text, _),) = find_text_doubts("column 'bp'", pressures, 500)
-    assert text == "column 'bp': its cells hold two numbers (100/60): write them to two columns, or drop it (drop)"
-    ((text, _),) = find_text_doubts("column 'name'", [f"Smith {k}" for k in range(30)], 60)
+    ((text, _),) = find_text_doubts("column 'bp'", "bp", pressures, 500)
+    drop = "drop it (--drop bp or task.drop=[bp])"
+    assert text == f"column 'bp': its cells hold two numbers (100/60): write them to two columns, or {drop}"
+    ((text, _),) = find_text_doubts("column 'name'", "name", [f"Smith {k}" for k in range(30)], 60)
     assert text.startswith("column 'name': 30 different texts in 60 rows; names, identifiers and free text are no")
-    assert not [*find_text_doubts("column 'code'", [f"I{k}" for k in range(30)], 500)]
-    assert not [*find_text_doubts("column 'age'", ["10-19", "20-29", "30-39"], 500)]
+    assert not [*find_text_doubts("column 'code'", "code", [f"I{k}" for k in range(30)], 500)]
+    assert not [*find_text_doubts("column 'age'", "age", ["10-19", "20-29", "30-39"], 500)]

@@ -111,14 +111,14 @@ def test_values_far_from_all_others(column, value):
 
 def test_columns_without_values():
     (line,) = doubts(np.full(ROWS, np.nan))
-    assert line == "columns without values: u: drop them (drop)"
+    assert line == "columns without values: u: drop them (--drop u or task.drop=[u])"
     (line,) = doubts(np.where(CLIENT == "a", MEASURED, np.nan))
     assert line.startswith("no values at some clients: u (at b, c); their values there are filled from the other")
 
 
 def test_equal_columns():
     (line,) = doubts(PLAIN)
-    assert line == "columns 'plain' and 'u' are equal: drop one (drop)"
+    assert line == "columns 'plain' and 'u' are equal: drop one (--drop u or task.drop=[u])"
 
 
 @pytest.mark.parametrize(

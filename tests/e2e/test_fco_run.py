@@ -47,6 +47,12 @@ def assert_one_clear_line(stderr, key):
     assert "Traceback" not in stderr
 
 
+def test_a_path_without_a_task_names_the_task(here):
+    said = here("task.path=heart.csv", code=2).err
+    assert_one_clear_line(said, "task.path: no such key; allowed: ")
+    assert said.endswith("; for your own table, add task=custom\n")
+
+
 def test_scaffold_refuses_a_regularizer(tmp_path, here):
     said = here(*TINY, "algo=scaffold", f"output_dir={tmp_path}", code=2).err
     assert_one_clear_line(said, "regularizer: got 'l1', must be none: scaffold has no prox")

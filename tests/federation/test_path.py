@@ -124,7 +124,7 @@ def test_other_losses(both, loss):
 
 @pytest.mark.ci
 def test_cox(both, at_sites, tmp_path):
-    """Sites count pairs of rows within a fold; the simulation also compares rows of different folds."""
+    """Sites count pairs of rows within a fold; the simulation also compares rows of a client in different folds."""
     local, remote = both("cox", "task.test=rows")
     assert local.chosen == remote.chosen
     np.testing.assert_array_equal(local.refitted.models, remote.refitted.models)
@@ -132,6 +132,7 @@ def test_cox(both, at_sites, tmp_path):
         assert ours.keys() == theirs.keys()
         assert ours["rows"] == theirs["rows"]
         assert 0.5 < theirs["concordance"] <= 1
+    assert local.tests == remote.tests  # pairs of rows of one client
     result = run_path(at_sites("cox", f"output_dir={tmp_path}"), Stop())
     assert result["status"] == "finished"
 

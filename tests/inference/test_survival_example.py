@@ -11,7 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fco_cli.api import glm
+from fco_cli.api import glm, path
+from fco_cli.reporting.figures.paths import caption_of, figures_of
+from fco_cli.reporting.page.tables import path_summary
+from fco_cli.reporting.records.paths import RecordedPath
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "inference.md"
 EXPECTED = r"""
@@ -130,6 +133,27 @@ def test_a_record_without_a_horizon_or_a_cox_loss(clinics):
     assert other.baseline.empty
     assert other.proportional_hazards.empty
     assert other.concordance.empty
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("words", "metric"),
+    [
+        ([], "concordance"),
+        (["task.loss=poisson", "task.event=null", "task.label=dead", "task.drop=[days]"], "loss"),
+        (["task.loss=softmax", "task.event=null", "task.label=dead", "task.drop=[days]"], "accuracy"),
+    ],
+)
+def test_a_path_of_any_loss_has_a_report(clinics, capsys, words, metric):
+    selected = path(*clinics, "path.strengths=5", "path.folds=3", *words)
+    recorded = RecordedPath.read(selected.folder)
+    assert recorded.metric == metric
+    assert recorded.clients["client"].unique().tolist() == ["all clients", "a", "b", "c"]
+    drawings = {kind: draw for kind, draw, _ in figures_of(recorded)}
+    (axis,) = drawings["clients"]().axes
+    assert axis.get_xlabel() == f"{metric}, out of fold"
+    assert metric.capitalize() in caption_of(recorded, "clients")
+    assert ("concordance out of fold" in path_summary(recorded)) == (metric == "concordance")
 
 
 @pytest.mark.parametrize(

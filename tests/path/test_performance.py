@@ -58,6 +58,14 @@ def test_clients_with_one_class_have_no_auc(scored):
     assert (everybody["rows"], one["rows"]) == (400, 200)
 
 
+def test_concordance_is_that_of_rows_of_one_client():
+    """Clients have their own baseline hazards, so that rows of different clients are not comparable."""
+    scores, times = np.array([2.0, 1.0, 1.0, 2.0, 5.0]), np.array([1.0, 2.0, 3.0, 4.0, -9.0])
+    lines = client_metrics(all_losses()["cox"](), scores[None], times, np.array([0, 0, 1, 1, 2]), ["a", "b", "c"])
+    expected = [("all clients", 5, 0.5), ("a", 2, 1.0), ("b", 2, 0.0), ("c", 1, None)]
+    assert [(line["client"], line["rows"], line.get("concordance")) for line in lines] == expected
+
+
 def test_separable_rows_have_no_slope():
     scores = np.linspace(-1, 1, 20)
     assert calibration(scores, scores > 0)["calibration_slope"] is None

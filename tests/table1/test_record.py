@@ -67,6 +67,14 @@ def test_record(clinics):
     assert table1(*overrides(clinics, "table1.min_cell=0", "table1.p=true")).result == record.result
 
 
+def test_doubtful_columns_are_reported(clinics, caplog):
+    """Table 1 is often the first command on a table."""
+    clinics.write_text(clinics.read_text().replace(",II,", ",ii,", 30))
+    with caplog.at_level("WARNING", logger="fco_cli"):
+        table1(*overrides(clinics))
+    assert "warning: column 'stage': II, ii differ only in case: --fold-case or task.fold_case=true" in caplog.text
+
+
 def test_no_file_of_the_record_has_a_small_count(clinics):
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_csv(clinics)

@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from fco_cli.data.format import format_list, shown
+from fco_cli.data.readers.numerals import by_option
 from fco_cli.errors import UserError
 from fco_cli.problem.layout import Array
 
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(\D|$)")
-DATE_ADVICE = (
-    "dates are not numbers: derive an interval (--derive 'age=years_between(birth, admission)' or task.derive), or "
-    "drop the column (drop)"
-)
 DAYS_PER_YEAR = 365.25
 INTERVALS = {"days_between": 1.0, "years_between": DAYS_PER_YEAR}
 EXCEL_EPOCH = datetime(1899, 12, 30)
 EXCEL_RANGE = (1.0, 100_000.0)  # serial dates from 1899 to 2173
 _FORM = re.compile(rf"\s*(.+?)\s*=\s*({'|'.join(INTERVALS)})\s*\(\s*(.+)\)\s*")
 _PARTS = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d*)?)?)?")
+
+
+def date_advice(column: str) -> str:
+    """Return what to do with a column of dates."""
+    interval = "derive an interval (--derive 'age=years_between(birth, admission)' or task.derive)"
+    return f"dates are not numbers: {interval}, or drop the column ({by_option('drop', column)})"
 
 
 @dataclass(frozen=True)

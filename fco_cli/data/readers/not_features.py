@@ -11,7 +11,8 @@ import re
 import numpy as np
 
 from fco_cli.data.format import CHUNK_ROWS
-from fco_cli.data.readers.dates import DATE_ADVICE, is_calendar_number
+from fco_cli.data.readers.dates import date_advice, is_calendar_number
+from fco_cli.data.readers.numerals import by_option
 from fco_cli.problem.layout import Array
 
 MIN_IDENTIFIERS = 10  # distinct numbers; a column of fewer may hold codes
@@ -26,10 +27,6 @@ _IDENTIFIER = re.compile(
 )
 _DATE = re.compile(
     r"(?:.* )?(?:date|dates|datum|dob|birthday)(?: .*)?|.*(?:date|datum)|birth|admission|discharge|death"
-)
-IDENTIFIER_ADVICE = (
-    "an identifier is not a feature: drop the column (drop), or declare it as the patient column (patient); rename it "
-    "(map) if it is a measurement"
 )
 
 
@@ -56,14 +53,17 @@ def reason_to_refuse(name: str, numbers: Array) -> str | None:
     values = np.unique(numbers[~np.isnan(numbers)])
     if len(values) < 2 or not np.isfinite(values).all():
         return None
-    words = words_of(name)
+    words, dates = words_of(name), date_advice(name)
     if _DATE.fullmatch(words) and EXCEL_DATES[0] <= values[0] and values[-1] <= EXCEL_DATES[1]:
-        return f"the column holds serial dates of a spreadsheet; {DATE_ADVICE}"
+        return f"the column holds serial dates of a spreadsheet; {dates}"
     if (values != np.floor(values)).any():
         return None
     if len(values) >= MIN_DATES and is_calendar_number(values[0]) and all(map(is_calendar_number, values.tolist())):
-        return f"the column holds dates as YYYYMMDD; {DATE_ADVICE}"
-    return IDENTIFIER_ADVICE if len(values) > MIN_IDENTIFIERS and _IDENTIFIER.fullmatch(words) else None
+        return f"the column holds dates as YYYYMMDD; {dates}"
+    if len(values) <= MIN_IDENTIFIERS or not _IDENTIFIER.fullmatch(words):
+        return None
+    rename = f"rename it ({by_option('map', f'{name}=NAME')}) if it is a measurement"
+    return f"an identifier is not a feature: {_drop_or_declare(name)}; {rename}"
 
 
 def is_free_text(texts: Array) -> bool:
@@ -71,7 +71,11 @@ def is_free_text(texts: Array) -> bool:
     return len(texts) >= MIN_TEXTS and len(np.unique(texts)) == len(texts)
 
 
-TEXT_ADVICE = (
-    "every row has another text, so that the column has no categories: drop it (drop), or declare it as the patient "
-    "column (patient)"
-)
+def text_advice(name: str) -> str:
+    """Return what to do with a column of free text."""
+    return f"every row has another text, so that the column has no categories: {_drop_or_declare(name)}"
+
+
+def _drop_or_declare(name: str) -> str:
+    patient = f"declare it as the patient column ({by_option('patient', name)})"
+    return f"drop the column ({by_option('drop', name)}), or {patient}"

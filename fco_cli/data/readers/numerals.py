@@ -143,6 +143,8 @@ def by_option(name: str, *values: str) -> str:
     texts = [shown(value, 40) for value in values]
     if name == "decimal":
         return f"--decimal {texts[0]!r} or task.decimal={texts[0]!r}"
+    if name == "patient":  # one column, not a list
+        return f"--patient {in_shell(texts[0])} or {in_shell(f'task.patient={texts[0]}', SAFE_IN_KEYS)}"
     arguments = [f"--{name}={in_shell(text)}" if text[:1] == "-" else f"--{name} {in_shell(text)}" for text in texts]
     elements = ",".join(_element(text) for text in texts)
     return f"{' '.join(arguments)} or {in_shell(f'task.{name}=[{elements}]', SAFE_IN_KEYS)}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from fco_cli.data.format import name_array, shown
 from fco_cli.data.readers.cells import CellParser, Renaming
-from fco_cli.data.readers.dates import DATE_ADVICE
+from fco_cli.data.readers.dates import date_advice
 from fco_cli.data.readers.raw_table import RawTable, label_column
 from fco_cli.data.readers.source import ReadOptions, as_user_error
 from fco_cli.data.readers.tables import ColumnIndex, Table, index_columns, row_clients
@@ -115,7 +115,7 @@ def _check_types(path: Path, opened: _Opened) -> None:
         kind, column = schema.field(opened.names[k]).type, f"{path}: column {shown(opened.header[k])!r}"
         is_date = types.is_date(kind) or types.is_timestamp(kind)
         if types.is_temporal(kind) and not (is_date and k in index.dates.values()):
-            raise UserError(f"{column} holds {shown(kind, 40)}; {DATE_ADVICE}")
+            raise UserError(f"{column} holds {shown(kind, 40)}; {date_advice(opened.header[k])}")
         number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
         if not number and not _is_text(kind) and not is_date:
             raise UserError(f"{column} holds {shown(kind, 40)}; must be numbers or text")

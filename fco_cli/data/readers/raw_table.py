@@ -10,8 +10,8 @@ import numpy as np
 
 from fco_cli.data.format import Arrays, name_array, shown
 from fco_cli.data.readers.cells import TRUTH, CellParser, Label, Renaming, category_name, parse_number
-from fco_cli.data.readers.dates import DATE, DATE_ADVICE, Derivation, InvalidDate, parse_dates
-from fco_cli.data.readers.not_features import TEXT_ADVICE, is_free_text, reason_to_refuse, suspects
+from fco_cli.data.readers.dates import DATE, Derivation, InvalidDate, date_advice, parse_dates
+from fco_cli.data.readers.not_features import is_free_text, reason_to_refuse, suspects, text_advice
 from fco_cli.data.readers.numerals import by_option, interpret, split_unit
 from fco_cli.data.readers.source import Columns
 from fco_cli.errors import UserError
@@ -195,14 +195,14 @@ class RawTable:
             rows, texts = self.texts[feature]
             if self.kind(feature) == "date":
                 first = next(i for i, text in enumerate(texts) if DATE.match(text))
-                self.fail(int(rows[first]), name, texts[first], DATE_ADVICE)
+                self.fail(int(rows[first]), name, texts[first], date_advice(name))
             if feature in self.problems:
                 row, cell, advice = self.problems[feature]
                 numbers = np.count_nonzero(~np.isnan(self.numbers[:, feature]))
                 share = f"{numbers} of {len(self.lines)} rows have a number there; " if numbers else ""
                 self.fail(row, name, cell, share + advice)
             if self.label is not None and is_free_text(texts):
-                self.fail(int(rows[0]), name, texts[0], TEXT_ADVICE)
+                self.fail(int(rows[0]), name, texts[0], text_advice(name))
         return sorted({*self.texts, *declared})
 
     def _check_numbers(self, categorical: list[int]) -> None:

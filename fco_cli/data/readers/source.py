@@ -28,6 +28,7 @@ from fco_cli.memory_limit import in_units, require_memory
 
 MAX_RATIO = 200  # of memory for reading to size on disk, if reading takes more than SMALL_BYTES
 SMALL_BYTES = 64 << 20
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods")
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -150,6 +151,8 @@ def find_source(path: Path, formats: Sequence[Format]) -> Source:
         if len(candidates) != 1:
             kinds = " and ".join(kind.suffix for kind, _ in candidates) or "no known format"
             allowed = ", ".join(kind.suffix for kind in formats)
+            if path.suffix.lower() in SPREADSHEETS:
+                raise UserError(f"{path}: is a spreadsheet; save its sheet as `CSV UTF-8`")
             raise UserError(f"{path}: holds {kinds}; must hold files of one format: {allowed}")
         kind, files = candidates[0]
         if reason := kind.folder_error if path.is_dir() else kind.single_file_error:

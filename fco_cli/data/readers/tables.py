@@ -67,7 +67,7 @@ def index_columns(path: Path, header: Sequence[str], options: ReadOptions) -> Co
     if options.labeled and options.in_folder and not columns.dealt and columns.client in used:
         raise UserError(
             f"{path}: has a column {shown(columns.client)!r}, but a file in a folder holds one client, named after the "
-            "file: drop the column (drop), or join all files into one table"
+            f"file: drop the column ({by_option('drop', columns.client)}), or join all files into one table"
         )
     features = [index[name] for name in used if name not in special and name not in dates]
     if not features and not set(derived).difference(special):
@@ -166,6 +166,8 @@ def _reorder_columns(path: Path, part: Arrays, first_path: Path, first: Arrays) 
         if with_unit is not None:
             rule = by_option("map", f"{with_unit.rpartition(' [')[0]}={with_unit}")
             hint = f"; if the unit is the same, state it ({rule})"
+        elif len(lacking) == len(extra) == 1 and not any(name.endswith("]") for name in (*lacking, *extra)):
+            hint = f"; if they are the same column, rename it ({by_option('map', f'{extra[0]}={lacking[0]}')})"
         raise UserError(f"{path}: its columns differ from those of {first_path.name}: {'; '.join(differences)}{hint}")
     index = {name: k for k, name in enumerate(own)}
     order = np.array([index[name] for name in expected])

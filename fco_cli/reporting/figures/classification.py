@@ -98,14 +98,14 @@ def draw_roc(recorded: RecordedPredictions) -> Drawing:
     if len(drawn) > MAX_CURVES:
         notes.append(f"not drawn: {len(drawn) - MAX_CURVES} smaller clients")
     legend = min(len(drawn), MAX_CURVES) + 1
-    figure, ((axis,),) = new_figure(2.9 + 0.14 * (legend + len(notes)), 1, 1)
+    figure, ((axis,),) = new_figure(2.9 + 0.14 * (legend + len(notes) + 1), 1, 1)
     axis.plot([0, 1], [0, 1], color=LIGHT_GRAY, linewidth=0.7)
     for one, color in zip(drawn, PALETTE, strict=False):
         assert one.predictions is not None
         _draw_curve(axis, one.predictions, f"{one.client} ({one.rows})", color)
     _draw_curve(axis, recorded.total, f"all clients ({recorded.total.rows})", "black")
     axis.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.005), aspect="equal")
-    title = "\n".join(for_figure(note) for note in notes)
+    title = "\n".join([*(for_figure(note) for note in notes), "client (rows): area under the curve"])
     figure.legend(loc="outside lower center", frameon=False, title=title, title_fontsize=6)
     return figure
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 MAX_NAMES, MAX_CLIENTS, MAX_FEATURES = len(PALETTE), 40, 30
 DASHES = {"min": "--", "1se": ":"}
 NORMAL = 1.96  # normal quantile of a 95% interval
-LOWEST = {"auc": 0.0, "r2": -1.0}  # lower limit of the axis
+LOWEST = {"auc": 0.0, "r2": -1.0, "concordance": 0.0}  # lower limit of the axis
+METRIC_NAMES = {"auc": "Area under the ROC curve", "r2": "R²"}
 CAPTIONS = {
     "cv": (
         "Cross-validation: mean loss on the held-out rows, with a band of one standard error. min is the model with "
@@ -45,8 +46,8 @@ CAPTIONS = {
         "intervals: the same rows selected them."
     ),
     "clients": (
-        "{metric} of each client out of fold, with a 95% interval over its rows where these suffice, and of all "
-        "clients together{mixed}. Arrows: beyond the axis. {left_out}"
+        "{metric} of each client out of fold{interval}, and of all clients together{mixed}. "
+        "Arrows: beyond the axis. {left_out}"
     ),
     "calibration": (
         "Calibration out of fold: mean prediction against observed frequency with Wilson's 95% interval, by deciles of "
@@ -68,9 +69,13 @@ def caption_of(path: RecordedPath, kind: str) -> str:
     clients = len(path.clients[path.clients["choice"] == "min"]) - 1
     left_out = f"The {MAX_CLIENTS} of {clients} clients with the most rows." if clients > MAX_CLIENTS else ""
     value = float(path.values[stability["place"]])
-    metric = {"auc": "Area under the ROC curve", "r2": "R²"}.get(path.metric, path.metric.capitalize())
-    mixed = ", which also compares rows of different clients" if path.metric == "auc" else ""
-    numbers = {"features": LARGEST, "mixed": mixed, "value": value, "bound": stability["bound"]}
+    metric = METRIC_NAMES.get(path.metric, path.metric.capitalize())
+    mixed = {
+        "auc": ", which also compares rows of different clients", "concordance": ", over pairs of rows of one client"
+    }.get(path.metric, "")  # fmt: skip
+    has_errors = f"{path.metric}_error" in path.clients
+    interval = ", with a 95% interval over its rows where these suffice" if has_errors else ""
+    numbers = {"features": LARGEST, "mixed": mixed, "interval": interval, "value": value, "bound": stability["bound"]}
     return CAPTIONS[kind].format(metric=metric, left_out=left_out, **numbers).strip()
 
 
@@ -84,7 +89,8 @@ def figures_of(path: RecordedPath) -> Iterator[tuple[str, Callable[[], Drawing],
     yield "coefficients", partial(draw_coefficients, path), numbers
     if path.models and any(len(model) for model in path.models.values()):
         yield "models", partial(draw_models, path), model_numbers(path)
-    yield "clients", partial(draw_clients, path), path.clients
+    if path.metric:
+        yield "clients", partial(draw_clients, path), path.clients
     if path.calibration is not None:
         yield "calibration", partial(draw_calibration, path), path.calibration
     if (predictions := path.predictions("min")) is not None:

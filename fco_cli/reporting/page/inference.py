@@ -34,7 +34,7 @@ FOREST = (
 MAX_OPEN = 80  # rows of a table that is not folded
 PICTURES = {
     "survival": "Kaplan-Meier curve of every client, with intervals and numbers at risk.",
-    "calibration": "Predicted risk and Kaplan-Meier estimate until the horizon, by groups of the prediction.",
+    "calibration": "Predicted risk and its Kaplan-Meier estimate until the horizon, by groups of the prediction.",
 }
 
 

@@ -197,7 +197,7 @@ def path_summary(path: RecordedPath) -> DataFrame:
         row |= {"CV loss": numbers["cv_loss"], "standard error": numbers["cv_error"]}
         row |= {name: numbers[name] for name in (SIZE, "rank") if name in numbers}
         lines = path.clients[path.clients["choice"] == choice]  # the first row is for all clients together
-        if path.metric != "loss" and len(lines):
+        if path.metric not in ("", "loss") and len(lines):
             row[f"{QUALITY.get(path.metric, path.metric)} out of fold"] = lines[path.metric].iloc[0]
         row |= {_heading(name): value for name, value in _test(chosen).items()}
         rows.append(

@@ -23,9 +23,10 @@ CHOICES = ("min", "1se")
 
 
 PATH = Columns(("cv_loss", "cv_error", "nonzeros"))
-CLIENTS = Columns(("choice", "client", "rows", "loss"), ("choice", "client"))
+CLIENTS = Columns(("choice", "client", "rows"), ("choice", "client"))
 CALIBRATION = Columns(("choice", "rows", "predicted", "observed"), ("choice",))
-SLOPE = Columns((*CLIENTS.required, "calibration_slope", "calibration_intercept"), CLIENTS.text)
+SLOPE = Columns((*CLIENTS.required, "loss", "calibration_slope", "calibration_intercept"), CLIENTS.text)
+METRICS = ("auc", "accuracy", "r2", "concordance", "loss")  # the first one recorded compares clients
 MODEL = Columns(("feature", "weight"), ("feature", "class"))
 MAX_BYTES = 256 * MEBIBYTE
 
@@ -100,8 +101,8 @@ class RecordedPath:
 
     @property
     def metric(self) -> str:
-        """Metric by which clients are compared."""
-        return next((name for name in ("auc", "accuracy", "r2") if name in self.clients), "loss")
+        """Metric by which clients are compared; empty if the record has none of METRICS."""
+        return next((name for name in METRICS if name in self.clients), "")
 
 
 def _weights(result: dict[str, Any], models: np.ndarray | None, folder: Path) -> tuple[np.ndarray, list[str]]:

@@ -94,6 +94,11 @@ def test_a_path_that_cannot_exist_is_refused(tmp_path, error_message):
     assert "cannot be read: File name too long" in message or "no such file" in message  # from Python 3.14 on
 
 
+def test_a_spreadsheet_is_refused_with_the_remedy(tmp_path, error_message):
+    (tmp_path / "patients.XLSX").write_bytes(b"PK")
+    assert error_message(tmp_path / "patients.XLSX").endswith("is a spreadsheet; save its sheet as `CSV UTF-8`")
+
+
 def test_subfolders_are_not_searched(tmp_path, error_message, csv):
     (tmp_path / "deep" / "deeper").mkdir(parents=True)
     csv(tmp_path / "deep" / "deeper")

@@ -202,7 +202,8 @@ def test_files_of_clients_may_differ_in_column_order_and_categories(tmp_path):
     [
         (
             "years,ward,y\n3,red,0\n4,red,1\n",
-            "b.csv: its columns differ from those of a.csv: missing columns age; additional columns years",
+            "b.csv: its columns differ from those of a.csv: missing columns age; additional columns years"
+            "; if they are the same column, rename it (--map 'years=age' or task.map=[years=age])",
         ),
         ("age,y\n3,0\n4,1\n", "b.csv: its columns differ from those of a.csv: missing columns ward"),
         (
