@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.results import Cell, format_cell, save
 
 BIN = Path(sys.executable).parent
-SWEEP = ("experiment=lasso_i", "seeds=4", "threads=1")
+SWEEP = ("experiment=lasso_i", "seeds=2", "threads=1")
 WORKERS = (1, 2, 4)
 TURNS = 2
 
