@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.results import Cell, format_cell, save
 
 BIN = Path(sys.executable).parent
-SWEEP = ("experiment=lasso_i", "seeds=4", "threads=1")
+SWEEP = ("experiment=lasso_i", "seeds=1", "threads=1")
 WORKERS = (1, 2, 4)
 TURNS = 2
 
@@ -50,7 +50,9 @@ def cluster(folder: Path, workers: int) -> Iterator[str]:
 def seconds_of_sweep(folder: Path, *options: str) -> float:
     start = time.perf_counter()
     command = [BIN / "fco-run", "-m", *SWEEP, f"output_dir={folder}", *options]
-    subprocess.run(command, check=True, capture_output=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
     return time.perf_counter() - start
 
 
@@ -62,16 +64,18 @@ def main() -> None:
         def least(*options: str) -> float:
             return min(seconds_of_sweep(place / str(next(number)), *options) for _ in range(TURNS))
 
+        def add(name: str, seconds: float) -> None:
+            rows.append([name, seconds, alone / seconds])
+            print(" | ".join(map(format_cell, rows[-1])), flush=True)
+
         seconds_of_sweep(place / "warm-up", "profile=smoke")
         alone = least("hydra.launcher.n_jobs=1")
-        rows.append(["one process, no cluster", alone, 1.0])
-        rows.append(["two processes, no cluster", seconds := least("hydra.launcher.n_jobs=2"), alone / seconds])
+        add("one process, no cluster", alone)
+        add("two processes, no cluster", least("hydra.launcher.n_jobs=2"))
         for workers in WORKERS:
             with cluster(place, workers) as address:
                 seconds = least("hydra.launcher.backend=dask", f"hydra.launcher.address={address}")
-            rows.append([f"Dask, {workers} worker{'s' * (workers > 1)}", seconds, alone / seconds])
-    for row in rows:
-        print(" | ".join(map(format_cell, row)))
+            add(f"Dask, {workers} worker{'s' * (workers > 1)}", seconds)
     columns = [f"`fco-run -m {' '.join(SWEEP)}`", "seconds", "times as fast as one process"]
     save("cluster", "python -m benchmarks.cluster", columns, rows)
 

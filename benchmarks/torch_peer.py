@@ -1,7 +1,7 @@
 """An optional peer: FedAvg as a plain PyTorch loop, and stacks on the PyTorch backend (extra `torch`).
 
-`python -m benchmarks.torch_peer` prints two tables: rounds of FedAvg with a convolutional network on the digits, by a
-plain loop and by the engine; and local steps of 49 jobs with a linear model, on Numba and on PyTorch.
+`python -m benchmarks.torch_peer` saves two tables: rounds of FedAvg with a convolutional network on the digits, by a
+plain loop and by the engine; and rounds of 49 jobs with a linear model, on Numba and on PyTorch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.results import Cell, format_cell, save
 from fco_cli.algorithms import Varying, all_algorithms
 from fco_cli.kernels.compiled import set_threads
 from fco_cli.problem.data import ClientData
@@ -127,18 +128,24 @@ def linear_problem(features: int = 1024) -> Problem:
 def main() -> None:
     torch.set_num_threads(1)
     set_threads(1)
-    print("| FedAvg, convolutional network, a round | plain PyTorch, ms | engine, ms | ratio |\n|---|---|---|---|")
+    command = "NUMBA_NUM_THREADS=1 python -m benchmarks.torch_peer"
+    rows: list[list[Cell]] = []
     for dtype in ("float32", "float64"):
         problem = digits_problem(dtype)
         plain, own = milliseconds((plain_loop(problem), engine(problem, 1)), 6)
-        print(f"| {dtype} | {plain:.1f} | {own:.1f} | {plain / own:.2f} |", flush=True)
-    print("\n| 49 jobs, linear model, a round | Numba, ms | PyTorch, ms | ratio |\n|---|---|---|---|")
-    problem = linear_problem()
+        rows.append([dtype, plain, own, own / plain])
+        print(" | ".join(map(format_cell, rows[-1])), flush=True)
+    columns = ["a round of FedAvg, convolutional network", "plain PyTorch loop, ms", "the engine, ms", "ratio"]
+    save("torch", command, columns, rows)
+    rows, problem = [], linear_problem()
     for stack, repeats in (("vmap", 6), ("loop", 1)):
         model = TorchModel(torch.nn.Linear(1024, 1), (1024,), 1, problem.dtype, stack=stack)
         twin = replace(problem, model=model)  # type: ignore[arg-type]
         numba, own = milliseconds((engine(problem, 49, "fedmid"), engine(twin, 49, "fedmid")), repeats)
-        print(f"| stack={stack} | {numba:.1f} | {own:.1f} | {own / numba:.1f} |", flush=True)
+        rows.append([f"`model.stack={stack}`", numba, own, own / numba])
+        print(" | ".join(map(format_cell, rows[-1])), flush=True)
+    columns = ["a round of 49 jobs, linear model", "backend Numba, ms", "backend PyTorch, ms", "ratio"]
+    save("torch_stack", command, columns, rows)
 
 
 if __name__ == "__main__":

@@ -269,10 +269,11 @@ def _numba() -> Any:
     """Return the configured numba module; imported late because the import is slow."""
     import numba
 
-    from fco_cli.kernels.library import check_numba, optimize_only_whole_kernels
+    from fco_cli.kernels.library import check_numba, optimize_only_whole_kernels, pause_collection_while_compiling
 
     check_numba(numba.__version__)
     optimize_only_whole_kernels()
+    pause_collection_while_compiling()
     return numba
 
 

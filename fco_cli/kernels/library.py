@@ -14,9 +14,12 @@ kernel has internal linkage, so that a kernel executes the same instructions in 
 from __future__ import annotations
 
 import ctypes
+import functools
+import gc
 from typing import Any
 
 from llvmlite import binding
+from numba.core import event as events
 from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 
@@ -59,6 +62,16 @@ class KernelLibrary(JITCodeLibrary):
                 engine.add_global_mapping(variable, ctypes.addressof(cell))
         self._finalized = True
 
+    def _get_module_for_linking(self) -> Any:
+        """Return the code that is linked into other code: of a part, its own module and not a copy."""
+        if not self._is_part:
+            return super()._get_module_for_linking()
+        self._ensure_finalized()
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage == binding.Linkage.external:
+                function.linkage = binding.Linkage.linkonce_odr  # defined again wherever it is linked in
+        return self._final_module
+
     def _optimize_final_module(self) -> None:
         if self._is_part:
             return
@@ -81,7 +94,31 @@ def check_numba(version: str) -> None:
         raise UserError(f"numba {version} is not supported; install one of {allowed}: pip install 'numba=={newest}.*'")
 
 
+class CollectionPause(events.Listener):
+    """Pause of the garbage collector while Numba compiles, which creates many objects and little garbage."""
+
+    def __init__(self) -> None:
+        self.depth, self.was_enabled = 0, False  # functions that are being compiled, each within the previous one
+
+    def on_start(self, event: Any) -> None:
+        if self.depth == 0:
+            self.was_enabled = gc.isenabled()
+            gc.disable()
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        if self.depth == 0 and self.was_enabled:
+            gc.enable()
+
+
 def optimize_only_whole_kernels() -> None:
     """Make Numba use `KernelLibrary` in this process."""
     codegen: Any = cpu_target.target_context.codegen()
     codegen._library_class = KernelLibrary
+
+
+@functools.cache
+def pause_collection_while_compiling() -> None:
+    """Register `CollectionPause` in this process, once."""
+    events.register("numba:compile", CollectionPause())

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fco_cli.config import Run
 from fco_cli.config.search import Objective, objectives_of
 from fco_cli.errors import require
-from fco_cli.reporting.records.runs import read_record
-from fco_cli.reporting.records.select import finite_mean, window_mean
 from fco_cli.simulation.execute import PAUSED
-from fco_cli.sweeps.run import Sweep
+
+if TYPE_CHECKING:
+    from fco_cli.sweeps.run import Sweep
 
 Value = float | list[float]
 
@@ -47,6 +47,9 @@ def _final(folder: Path, result: dict[str, Any], objective: Objective) -> float:
     numbers = {**result["final"], **result["test"], "rounds": result["rounds"]}
     require(objective.metric in numbers, "search.metric", objective.metric, "one of " + ", ".join(numbers))
     if objective.last > 1 and objective.metric in result["final"]:
+        from fco_cli.reporting.records.runs import read_record  # late: a single run does not need it
+        from fco_cli.reporting.records.select import window_mean
+
         return window_mean(read_record(folder), objective.metric, objective.last)
     return _number(numbers[objective.metric])
 
@@ -56,6 +59,9 @@ def _at_round(folder: Path, result: dict[str, Any], last: int, objectives: Seque
     if result["status"] == PAUSED:
         metrics = {name: _number(value) for name, value in result["final"].items()}
     else:
+        from fco_cli.reporting.records.runs import read_record
+        from fco_cli.reporting.records.select import finite_mean
+
         curves = read_record(folder).curves
         row = curves["round"] == last
         metrics = {name: finite_mean(np.asarray(column)[row]) for name, column in curves.items()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import tomllib
 from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
+from llvmlite.binding import Linkage
 from numba.core.codegen import CPUCodeLibrary
 
 from fco_cli.errors import UserError
@@ -19,6 +21,7 @@ from fco_cli.kernels.library import (
     PARALLEL_LOOP,
     PART,
     SHARED,
+    KernelLibrary,
     check_numba,
     optimize_only_whole_kernels,
 )
@@ -96,6 +99,41 @@ def test_a_kernel_shares_no_function_with_other_kernels():
     defined = list(whole.library.get_defined_functions())
     assert any(function.name.startswith("NRT_") for function in defined)  # functions that are not inlined
     assert not [function.name for function in defined if function.linkage in SHARED]
+
+
+@pytest.mark.machine_code
+def test_a_part_is_linked_without_a_copy():
+    """No machine code is generated from a part, so its module may be changed: its functions are defined repeatedly."""
+    assert doubled_twice._compile(KERNEL)(3) == 12
+    (part,) = doubled._inlined.overloads.values()
+    module = part.library._get_module_for_linking()
+    assert module is part.library._final_module
+    external = [f.name for f in module.functions if not f.is_declaration and f.linkage == Linkage.external]
+    assert not external
+
+
+@pytest.mark.machine_code
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_collected_while_a_kernel_is_compiled(monkeypatch, enabled):
+    states = []
+    monkeypatch.setattr(KernelLibrary, "_is_part", property(lambda library: states.append(gc.isenabled()) or False))
+    was_enabled = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        assert doubled_twice._compile(KERNEL)(3) == 12
+        assert gc.isenabled() == enabled
+        assert states
+        assert not any(states)
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+
+
+@pytest.mark.machine_code
+def test_collection_resumes_after_a_kernel_that_does_not_compile():
+    assert gc.isenabled()
+    with pytest.raises(numba.TypingError):
+        doubled_twice._compile(KERNEL)(None)
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("version", ["0.59.1", "0.62.1", "0.69.0", "1.0.0", "nightly"])
