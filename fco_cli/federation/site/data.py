@@ -111,6 +111,7 @@ class SiteData:
                 "task.loss: got auto, must be the name of a loss (logistic, squared, ...) with federation=flare"
             )
         self.policy.check("losses", task.loss)
+        self.disclosure.check_precision(request.dtype)
         classes = request.classes
         if self.name not in request.sites:
             raise Refusal("the run does not include this site")

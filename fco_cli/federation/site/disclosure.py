@@ -304,6 +304,12 @@ class Disclosure:
             limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
             raise Refusal(f"a model with the curvature of few rows requested; {limit}; lower the learning rate")
 
+    def check_precision(self, dtype: str) -> None:
+        """Raise Refusal for rows of single precision: two centers of a column would round single rows differently."""
+        if self.policy.refuse_differences and dtype != "float64":
+            rule = f"the site's policy allows float64 ({POLICY_FILE}: refuse_differences)"
+            raise Refusal(f"rows as {dtype} requested; {rule}; use hparams.dtype=float64")
+
     def check_smooth(self, loss: Loss) -> None:
         """Raise Refusal for a loss with kinks: exact answers about models at both sides of a kink isolate its row."""
         if self.policy.refuse_differences and isinstance(loss, Huber):
