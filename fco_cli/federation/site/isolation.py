@@ -22,7 +22,7 @@ import numpy as np
 from fco_cli.data.format import shown
 from fco_cli.errors import UserError
 from fco_cli.federation.policy import POLICY_FILE, Refusal, plural
-from fco_cli.federation.site.cells import small_cells
+from fco_cli.federation.site.cells import rare_values, small_cells
 from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.rows import Fit, Prepared
 from fco_cli.kernels.compiled import Kernel, specialize
@@ -149,9 +149,12 @@ class KnownModels:
         used = {shown(name) for name, one in zip(names, np.logical_or.reduce(weighted), strict=True) if one}
         cell = max(self._cells[isolated], key=lambda columns: len(used & {*columns}) - len(columns))
         limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
+        remedy = f"drop or merge the columns {', '.join(cell[:-1])} and {cell[-1]}"
+        if len(cell) == 1:
+            remedy = f"drop the column {cell[0]}, or merge its rare values"
         raise Refusal(
-            f"answers whose combination is a sum over {plural(len(isolated), 'row')} requested; {limit}; drop or merge "
-            f"the columns {', '.join(cell[:-1])} and {cell[-1]}, or use min_noise"
+            f"answers whose combination is a sum over {plural(len(isolated), 'row')} requested; {limit}; {remedy}, or "
+            "use min_noise"
         )
 
     def _find_cells(self, fit: Fit) -> None:
@@ -160,11 +163,14 @@ class KnownModels:
         if self._prepared.get(id(prepared)) is prepared:
             return
         self._prepared[id(prepared)] = prepared
-        names = prepared.features
-        for part in ("training", "held_out", "test"):
+        names, least = [*prepared.features, *fit.split.names], self.policy.min_rows
+        training = fit.split.training_table()
+        for part, used in zip(("training", "held_out", "test"), fit.split.parts, strict=True):
             if (data := fit.part(part)) is not None:
                 hashes = self.disclosure.row_hashes[fit.split.rows_of(part)]
-                for rows, columns in small_cells(data.x, self.policy.min_rows):
+                table = self.disclosure.merge_levels(fit.split.table(used), training)
+                found = [(rows, [column]) for rows, column in rare_values(data.x, least)]
+                for rows, columns in (*found, *small_cells(data.x, least, table)):
                     cell = tuple(sorted(hashes[rows].tolist()))
                     self._cells.setdefault(cell, set()).add(tuple(shown(names[one]) for one in columns))
 
