@@ -360,6 +360,18 @@ def test_hessians_of_columns_with_large_cross_cells_are_answered(hospital, table
     assert attacker.hessian().kind == "hessian"
 
 
+def test_the_largest_eigenvalue_of_two_columns(hospital, table):
+    """If all other columns have large units, it is that of the two: the sum of their products, about one patient."""
+    x = with_diabetes(table[0])
+    for policy, expected in ((preset("research"), "smoothness"), (None, "refused")):
+        attacker = hospital(policy, x)
+        attacker.apply(attacker.prepare())
+        answer = attacker.send("smoothness", {"fit": 0, "seed": 0, "batch_size": ROWS})
+        assert answer.kind == expected
+    assert "a cross cell of two columns, in a Hessian, of 1 row requested" in refusal(answer)
+    assert refusal(answer).endswith("set hparams.client_lr to a number")
+
+
 def test_the_coordinator_is_told_that_hessians_are_refused(hospital, table):
     assert hospital(None, table[0]).prepare().head["max_parameters"] == 39
     assert hospital(None, with_diabetes(table[0])).prepare().head["max_parameters"] == 0
