@@ -122,10 +122,7 @@ class Disclosure:
         return self._own_seed("split") if self.policy.site_splits else seed
 
     def batch_seed(self, seed: int, *shape: int | str | None) -> int:
-        """Return the seed of batches: a secret function of the analyst's and of the sizes of the batches.
-
-        Without the sizes, batches of 30 and of 31 rows would differ by one row.
-        """
+        """Return the seed of batches: a secret function of the analyst's and of their sizes."""
         return self._own_seed(f"batches {seed} {shape}") if self.policy.site_splits else seed
 
     def _own_seed(self, purpose: str) -> int:
@@ -275,11 +272,7 @@ class Disclosure:
         self.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
 
     def check_visits(self, order: Array, edges: Array, rows: int) -> None:
-        """Raise Refusal if one batch has few rows, or if some rows are visited more often than others.
-
-        Answers about unequal visits are sums over some rows only, of which many at different models would determine
-        these rows.
-        """
+        """Raise Refusal if one batch has few rows, or if some rows are visited more often: answers would be theirs."""
         if not self.policy.refuse_differences:
             return
         remedy = "use a hparams.batch_size of at least the site's training rows"
@@ -303,12 +296,6 @@ class Disclosure:
             self.ledger.charge({"steep_models": (None, "")}, {"steep_models": steep})
             limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
             raise Refusal(f"a model with the curvature of few rows requested; {limit}; lower the learning rate")
-
-    def check_precision(self, dtype: str) -> None:
-        """Raise Refusal for rows of single precision: two centers of a column would round single rows differently."""
-        if self.policy.refuse_differences and dtype != "float64":
-            rule = f"the site's policy allows float64 ({POLICY_FILE}: refuse_differences)"
-            raise Refusal(f"rows as {dtype} requested; {rule}; use hparams.dtype=float64")
 
     def check_smooth(self, loss: Loss) -> None:
         """Raise Refusal for a loss with kinks: exact answers about models at both sides of a kink isolate its row."""
