@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -190,6 +192,28 @@ def test_a_damaged_ledger_answers_nothing(attack):
     attacker = ready(attack())
     attacker.site.disclosure.ledger.path.write_text("{")
     assert "is damaged; the site answers nothing without its ledger" in refusal(attacker.evaluate())
+
+
+@pytest.mark.parametrize("sizes", [(512,), (512, 256)])
+def test_a_full_disk_answers_nothing(attack, monkeypatch, sizes):
+    """What cannot be counted is refused, and what cannot be audited either ends the request without an answer."""
+    attacker, write = ready(attack()), os.pwrite
+
+    def pwrite(file: int, content: bytes, offset: int) -> int:
+        if len(content) in sizes:  # of the counts, and of the head of the audit file
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(file, content, offset)
+
+    before = attacker.site.disclosure.ledger.read()
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    if len(sizes) == 1:
+        assert refusal(attacker.evaluate()) == "failed with OSError; see the log of the site"
+    else:
+        with pytest.raises(OSError, match="no space left"):
+            attacker.evaluate()
+    monkeypatch.setattr(os, "pwrite", write)
+    assert attacker.site.disclosure.ledger.read() == before
+    assert attacker.evaluate().kind == "evaluate"
 
 
 def test_extremes_are_not_single_values(attack, rows):
