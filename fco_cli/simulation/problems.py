@@ -184,6 +184,8 @@ def smoothness_for(run: Run, problem: Problem) -> float | None:
     if not run.algo.federated or "client_lr" not in run.algo.uses or run.has_noise:
         return None  # sites would disclose their L without noise
     if not run.algo.uses_mean_gradient:
+        if isinstance(problem.data, RemoteRows) and problem.data.why_no_hessian(problem.layout.size) is not None:
+            return None  # the policy of a site forbids it
         rows = run.hparams.batch_size if "batch_size" in run.algo.uses else int(problem.data.sizes.max())
         smoothness = estimate_smoothness(problem, run.seed, rows)
     elif isinstance(problem.data, RemoteRows):  # would cost one message per site and iteration

@@ -118,12 +118,51 @@ def column_cells(x: Rows, least: int) -> tuple[Array, Array]:
     return np.concatenate(cells), np.concatenate(columns)
 
 
-def small_cells(x: Rows, least: int) -> Iterator[tuple[Array, list[int]]]:
+def table_cells(table: Features, least: int) -> tuple[Array, Array]:
+    """Return cells [K, N] of `least` rows or more on both sides, and their columns [K], of a table before preparation.
+
+    They are the rows of a category, or without a value: an analyst chooses fill values, and which categories have
+    indicators, so that the prepared columns need not show these rows.
+    """
+    rows = len(table.x)
+    cells, columns = [np.zeros((0, rows), bool)], [np.zeros(0, int)]
+    for k in range(table.x.shape[1]):
+        missing = np.isnan(table.x[:, k])
+        made = [missing]
+        if k in table.levels:
+            names = np.array(table.levels[k])[np.where(missing, 0, table.x[:, k]).astype(int)]
+            made += [~missing & (names == name) for name in dict.fromkeys(table.levels[k])]
+        kept = np.array([one for one in made if least <= one.sum() <= rows - least], bool).reshape(-1, rows)
+        cells, columns = [*cells, kept], [*columns, np.full(len(kept), k)]
+    return np.concatenate(cells), np.concatenate(columns)
+
+
+def rare_values(x: Rows, least: int) -> Iterator[tuple[Array, int]]:
+    """Yield the rows of every value of fewer than `least` rows, and its column, of columns with few values.
+
+    Models of such a column alone are functions of its few values: as many of them determine the sum over each value.
+    """
+    if isinstance(x, SparseRows):
+        return
+    for k, column in enumerate(np.asarray(x).T):
+        values, counts = np.unique(column, return_counts=True)
+        if len(values) <= MAX_VALUES:
+            for value in values[counts < least]:
+                yield np.flatnonzero(column == value), k
+
+
+def small_cells(x: Rows, least: int, table: Features | None = None) -> Iterator[tuple[Array, list[int]]]:
     """Yield the rows of cross cells of fewer than `least` rows, and their two or three columns (`column_cells`).
 
-    Cells of three columns are left out if there are many columns, or within a small cell of two.
+    Cells of three columns are left out if there are many columns, or within a small cell of two. The columns of a
+    `table`, from which x was prepared, come after those of x.
     """
     cells, columns = column_cells(x, least)
+    if table is not None and len(table.x):
+        known = {one.tobytes() for one in np.concatenate([cells, ~cells])}
+        more, places = table_cells(table, least)
+        new = np.array([k for k, one in enumerate(more) if one.tobytes() not in known], int)
+        cells, columns = np.concatenate([cells, more[new]]), np.append(columns, x.shape[1] + places[new])
     numbers = cells.astype(np.float32)
     counts = numbers @ numbers.T
     is_small = (counts > 0) & (counts < least)

@@ -26,7 +26,7 @@ from fco_cli.federation.message import (
     read_arrays,
     reason_of,
 )
-from fco_cli.federation.policy import Policy, Refusal
+from fco_cli.federation.policy import POLICY_FILE, Policy, Refusal
 from fco_cli.federation.schema import Apply, Count, FitTerms, Fold, NoisyMoments, Prepare, Request, Summarize
 from fco_cli.federation.sharing import EXACT
 from fco_cli.federation.site.agreed import WEIGHTINGS, AgreedFits
@@ -111,6 +111,9 @@ class SiteData:
                 "task.loss: got auto, must be the name of a loss (logistic, squared, ...) with federation=flare"
             )
         self.policy.check("losses", task.loss)
+        if self.policy.refuse_differences and request.dtype != "float64":  # two centers would round single rows
+            rule = f"the site's policy allows float64 ({POLICY_FILE}: refuse_differences)"
+            raise Refusal(f"rows as {request.dtype} requested; {rule}; use hparams.dtype=float64")
         classes = request.classes
         if self.name not in request.sites:
             raise Refusal("the run does not include this site")

@@ -121,9 +121,9 @@ class Disclosure:
         """Return the seed of the split and of the folds: the site's own, not that of the analyst's request."""
         return self._own_seed("split") if self.policy.site_splits else seed
 
-    def batch_seed(self, seed: int) -> int:
-        """Return the seed of batches: a secret function of the analyst's."""
-        return self._own_seed(f"batches {seed}") if self.policy.site_splits else seed
+    def batch_seed(self, seed: int, *shape: int | str | None) -> int:
+        """Return the seed of batches: a secret function of the analyst's and of their sizes."""
+        return self._own_seed(f"batches {seed} {shape}") if self.policy.site_splits else seed
 
     def _own_seed(self, purpose: str) -> int:
         digest = hmac.new(self.secret, f"fco {purpose}".encode(), hashlib.sha256).digest()
@@ -272,13 +272,14 @@ class Disclosure:
         self.policy.check_limit("max_local_steps", steps, f"{steps:,} local steps of one round")
 
     def check_visits(self, order: Array, edges: Array, rows: int) -> None:
-        """Raise Refusal if one batch, or the rows visited less often than others, are fewer than min_rows."""
+        """Raise Refusal if one batch has few rows, or if some rows are visited more often: answers would be theirs."""
         if not self.policy.refuse_differences:
             return
         remedy = "use a hparams.batch_size of at least the site's training rows"
         self.policy.check_rows(int(np.diff(edges).min()), "a last batch", remedy)
-        visits = np.bincount(order, minlength=rows)
-        self.policy.check_rows(int(np.unique(visits, return_counts=True)[1].min()), "a set of unequal visits", remedy)
+        if np.ptp(np.bincount(order, minlength=rows)):
+            rule = f"the site's policy allows equal numbers ({POLICY_FILE}: refuse_differences)"
+            raise Refusal(f"unequal numbers of visits of rows requested; {rule}; {remedy}")
 
     def check_curvature(self, loss: Loss, model: Model, data: ClientData, w: Array) -> None:
         """Raise Refusal if few rows, of all or of a cell, determine a model's curvature (`cells.are_steep`).

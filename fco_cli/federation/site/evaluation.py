@@ -137,9 +137,11 @@ class SiteEvaluator:
         self.disclosure.check_noise_free("curvature")
         self.disclosure.check_smooth(self._loss)
         self.disclosure.check_batches(request.batch_size, rows)
-        self.disclosure.check_parameters(fit.linear().layout.size, rows, "set hparams.client_lr to a number")
+        remedy = "set hparams.client_lr to a number"
+        self.disclosure.check_parameters(fit.linear().layout.size, rows, remedy)
+        self.disclosure.check_cross_cells(problem.data.x, remedy)  # in large units of two columns, L is their product
         self.disclosure.charge(1, evaluations=1)
-        random = np.random.default_rng([self.disclosure.batch_seed(request.seed), fit.client])
+        random = np.random.default_rng([self.disclosure.batch_seed(request.seed, request.batch_size), fit.client])
         largest = largest_curvature(problem, np.zeros(BATCHES, int), request.batch_size, random)
         return Message("", arrays={f"largest.{request.fit}": np.array([largest])})
 

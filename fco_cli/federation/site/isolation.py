@@ -7,6 +7,9 @@ loss is a sum of losses of rows, and the bias row of a Hessian one with second d
 an orthonormal basis of the answered weights of the rows. A model is refused if the span of the basis and of its weights
 holds a vector that is almost 0 outside of a small cross cell of two or three columns. Answers about different folds,
 preparations and files share the rows, and therefore the basis.
+
+Many answers about one small part, or about two parts that differ by few rows, determine these rows although they are
+few for the whole table. The combinations that concern only such rows are therefore counted, relative to their values.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import numpy as np
 from fco_cli.data.format import shown
 from fco_cli.errors import UserError
 from fco_cli.federation.policy import POLICY_FILE, Refusal, plural
-from fco_cli.federation.site.cells import small_cells
+from fco_cli.federation.site.cells import rare_values, small_cells
 from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.rows import Fit, Prepared
 from fco_cli.kernels.compiled import Kernel, specialize
@@ -35,7 +38,7 @@ ISOLATED = 1 - 1e-6  # share of a combination's squared norm that few rows have:
 SIGNAL = 1e3  # least norm of a combination relative to the rounding of its terms, for three digits
 SMALL = 0.1  # relative norm of a projection whose rounding counts
 FILE = "models.bin"  # in the folder of the ledger
-ROWS, SLOPES, LOSSES = range(3)  # kinds of records
+ROWS, SLOPES, LOSSES, CURVATURES = range(4)  # kinds of records
 HEADER = 2 * 8  # bytes of a record's kind and length
 
 
@@ -97,18 +100,24 @@ class RowSpan:
                 return int(k)
         return None
 
+    def combinations_in(self, rows: Array) -> int:
+        """Return the number of independent vectors of the span that have almost all of their norm in rows [N]."""
+        own = self.basis[:, rows]
+        return int((np.linalg.eigvalsh(own @ own.T if len(own) < own.shape[1] else own.T @ own) >= ISOLATED).sum())
+
 
 class KnownModels:
     """Weights of the rows in all answers about models of one site, stored in its ledger."""
 
     def __init__(self, disclosure: Disclosure) -> None:
         self.disclosure, self.ledger, self.policy = disclosure, disclosure.ledger, disclosure.policy
-        self.spans = {SLOPES: RowSpan(), LOSSES: RowSpan()}
+        self.spans = {SLOPES: RowSpan(), LOSSES: RowSpan(), CURVATURES: RowSpan()}
         self.places: dict[int, int] = {}  # of rows in the vectors, by hash
         self.position = 0  # in the ledger's file
         self._cells: dict[tuple[int, ...], set[tuple[str, ...]]] = {}  # columns of small cells, by hashes of rows
         self._sets: list[list[int]] = []  # places of the rows of these cells, padded by -1
         self._own: Array | None = None  # places of the file's rows
+        self._parts: tuple[int, Array] = (0, np.zeros((1, 0), np.float32))  # row subsets in the ledger: number, masks
         self._prepared: WeakValueDictionary[int, Prepared] = WeakValueDictionary()  # of which the cells are known
 
     def check(
@@ -127,7 +136,8 @@ class KnownModels:
             made = [_weights_of(loss, model, data, w) for w in steps]
         losses, slopes, curvatures = (np.sum(one, axis=0) for one in zip(*made, strict=True))
         weights = {LOSSES: losses[: len(losses) * value]}
-        weights[SLOPES] = np.vstack([slopes[: len(slopes) * gradient], curvatures[: len(curvatures) * hessian]])
+        weights[CURVATURES] = curvatures[: len(curvatures) * hessian]
+        weights[SLOPES] = np.vstack([slopes[: len(slopes) * gradient], weights[CURVATURES]])
         rows = np.concatenate([fit.split.rows_of(part) for part in parts])
         self._find_cells(fit)
         isolated = self._add(weights, rows, SIGNAL * float(np.finfo(data.x.dtype).eps))
@@ -139,9 +149,12 @@ class KnownModels:
         used = {shown(name) for name, one in zip(names, np.logical_or.reduce(weighted), strict=True) if one}
         cell = max(self._cells[isolated], key=lambda columns: len(used & {*columns}) - len(columns))
         limit = f"the site's policy allows {self.policy.min_rows} or more ({POLICY_FILE}: min_rows)"
+        remedy = f"drop or merge the columns {', '.join(cell[:-1])} and {cell[-1]}"
+        if len(cell) == 1:
+            remedy = f"drop the column {cell[0]}, or merge its rare values"
         raise Refusal(
-            f"answers whose combination is a sum over {plural(len(isolated), 'row')} requested; {limit}; drop or merge "
-            f"the columns {', '.join(cell[:-1])} and {cell[-1]}, or use min_noise"
+            f"answers whose combination is a sum over {plural(len(isolated), 'row')} requested; {limit}; {remedy}, or "
+            "use min_noise"
         )
 
     def _find_cells(self, fit: Fit) -> None:
@@ -150,11 +163,14 @@ class KnownModels:
         if self._prepared.get(id(prepared)) is prepared:
             return
         self._prepared[id(prepared)] = prepared
-        names = prepared.features
-        for part in ("training", "held_out", "test"):
+        names, least = [*prepared.features, *fit.split.names], self.policy.min_rows
+        training = fit.split.training_table()
+        for part, used in zip(("training", "held_out", "test"), fit.split.parts, strict=True):
             if (data := fit.part(part)) is not None:
                 hashes = self.disclosure.row_hashes[fit.split.rows_of(part)]
-                for rows, columns in small_cells(data.x, self.policy.min_rows):
+                table = self.disclosure.merge_levels(fit.split.table(used), training)
+                found = [(rows, [column]) for rows, column in rare_values(data.x, least)]
+                for rows, columns in (*found, *small_cells(data.x, least, table)):
                     cell = tuple(sorted(hashes[rows].tolist()))
                     self._cells.setdefault(cell, set()).add(tuple(shown(names[one]) for one in columns))
 
@@ -164,10 +180,11 @@ class KnownModels:
         `least` is the smallest relative norm of a combination that exact answers resolve.
         """
         isolated: int | None = None
+        excess: int | None = None  # rows about which too many numbers are requested
         cells = list(self._cells)
 
         def new(content: bytes) -> tuple[int, bytes]:
-            nonlocal isolated
+            nonlocal isolated, excess
             used, added = self._read(content), b""
             self.position += used
             self.policy.check_numbers(len(self.disclosure.row_hashes) * sum(span.size for span in self.spans.values()))
@@ -186,7 +203,9 @@ class KnownModels:
                 span.extend(vectors, least)
                 if span.size > before[kind] and isolated is None:
                     isolated = span.isolated(np.array(self._sets))
-            if isolated is not None:
+            if isolated is None and any(span.size > before[kind] for kind, span in self.spans.items()):
+                excess = self._excess()
+            if isolated is not None or excess is not None:
                 for kind, span in self.spans.items():
                     span.truncate(before[kind])
             for kind, span in self.spans.items():
@@ -195,7 +214,47 @@ class KnownModels:
 
         with blas().limit(limits=1, user_api="blas"):  # several threads take longer for products of this size
             self.position = self.ledger.append(FILE, self.position, new)
+        if excess is not None:
+            limit = f"the site's policy allows {self.policy.max_equations_per_value:g} per value"
+            raise Refusal(
+                f"too many numbers about {plural(excess, 'row')} (a part, or the difference of two) requested over all "
+                f"runs; {limit} ({POLICY_FILE}: max_equations_per_value); use larger parts"
+            )
         return None if isolated is None else cells[isolated]
+
+    def _excess(self) -> int | None:
+        """Return the size of a row subset, or of the difference of two, about which the spans have too many numbers.
+
+        A combination of gradients has a number for every value of a row, a loss one, and a Hessian half as many for
+        every column. Traces of the projection matrices are upper bounds of the numbers of combinations.
+        """
+        limit = self.policy.max_equations_per_value
+        if limit is None:
+            return None
+        values, masks = self.disclosure.data.x.shape[1] + 1, self._masks()
+        amounts = {SLOPES: 1.0, LOSSES: 1 / values, CURVATURES: values / 2}  # in gradients
+        allowed = limit * self.disclosure.sites * _differences(masks @ masks.T)
+        most = sum(
+            amounts[kind] * _differences((masks * span.leverage.astype(np.float32)) @ masks.T)
+            for kind, span in self.spans.items()
+        )
+        for one, other in np.argwhere(np.triu(most > allowed, 1)).tolist():
+            rows = masks[one] != masks[other]
+            used = sum(amounts[kind] * span.combinations_in(rows) for kind, span in self.spans.items() if span.size)
+            if used > limit * self.disclosure.sites * rows.sum():
+                return int(rows.sum())
+        return None
+
+    def _masks(self) -> Array:
+        """Return the row subsets of the ledger as masks [S, N] of places, an empty one first."""
+        paths = sorted(self.ledger.folder.glob("*.npy"))
+        if self._parts[0] != len(paths) or self._parts[1].shape[1] != len(self.places):
+            masks = np.zeros((1 + len(paths), len(self.places)), np.float32)
+            for mask, path in zip(masks[1:], paths, strict=True):
+                hashes = np.load(path, allow_pickle=False).tolist()
+                mask[[self.places[one] for one in hashes if one in self.places]] = 1
+            self._parts = len(paths), masks
+        return self._parts[1]
 
     def _add_rows(self, hashes: list[int]) -> None:
         for one in hashes:
@@ -208,7 +267,7 @@ class KnownModels:
         place = 0
         while place + HEADER <= len(content):
             kind, length = np.frombuffer(content, np.uint64, 2, place).tolist()
-            if kind not in (ROWS, SLOPES, LOSSES) or (kind != ROWS and length > len(self.places)):
+            if kind not in (ROWS, *self.spans) or (kind != ROWS and length > len(self.places)):
                 raise UserError(f"{self.ledger.folder / FILE}: is damaged; the site answers nothing without its ledger")
             if place + HEADER + 8 * length > len(content):
                 break  # a process was killed before it answered
@@ -219,6 +278,12 @@ class KnownModels:
                 self.spans[kind].append(values)
             place += HEADER + 8 * length
         return place
+
+
+def _differences(overlaps: Array) -> Array:
+    """Return the sums over the symmetric differences of sets, from those over their intersections [S, S]."""
+    own = np.diag(overlaps)
+    return own[:, None] + own - 2 * overlaps
 
 
 def _record(kind: int, values: Array) -> bytes:

@@ -21,7 +21,10 @@ from fco_cli.federation.site.disclosure import Disclosure
 from fco_cli.federation.site.rows import Split
 from fco_cli.problem.layout import Array
 
-UNIT_RANGE = 1e6  # of centers, fill values and scales, relative to the standard deviation of the site's values
+UNIT_RANGE = 1e6  # of fill values and scales, relative to the standard deviation of the site's values
+# Of centers: values far from a center lose digits, and two such centers can round a single row differently. Within
+# these ranges, the difference is below the rounding of sums over the rows.
+MIN_CENTERS, CENTERS_PER_ROW = 8.0, 1 / 32
 
 
 def check_preparation(preparation: Preparation, table: Features, disclosure: Disclosure) -> None:
@@ -90,7 +93,9 @@ def check_units(preparation: Preparation, split: Split, disclosure: Disclosure) 
     """Raise Refusal if centers, scales or fill values are far from the site's values.
 
     Values overflow in such units, and the edge between requests that overflow and others would be the largest value of
-    a column. The limits depend on the standard deviation, rounded to a power of two, and the mean, rounded to that.
+    a column. Values far from a center are rounded to a grid that moves with the center, and the difference of two
+    answers would be about a single row. The limits depend on the standard deviation, rounded to a power of two, and the
+    mean, rounded to that.
     """
     if not disclosure.policy.hide_small_cells:
         return
@@ -99,16 +104,17 @@ def check_units(preparation: Preparation, split: Split, disclosure: Disclosure) 
     merged = disclosure.merge_levels(table, split.training_table())
     numbers = [k for k, name in enumerate(table.names) if name not in preparation.categories]
     fill = np.array([preparation.fill[preparation.columns.index(table.names[k])] for k in numbers])
-    _check_near(np.asarray(table.x[:, numbers], float), fill, np.ones(0), "fill values")
+    _check_near(np.asarray(table.x[:, numbers], float), fill, np.ones(0), "fill values", UNIT_RANGE)
     shares = [value for one in preparation.categories.values() for value in one.fill]
     if any(not 0 <= share <= 1 for share in shares):
         raise Refusal("fill values of categories outside of 0 to 1 requested")
     if preparation.mean:
         encoded = replace(preparation, mean=[], scale=[]).encode(merged)
-        _check_near(encoded, np.array(preparation.mean), np.array(preparation.scale), "units")
+        limit = max(MIN_CENTERS, CENTERS_PER_ROW * int(split.parts.training.sum()))
+        _check_near(encoded, np.array(preparation.mean), np.array(preparation.scale), "units", min(limit, UNIT_RANGE))
 
 
-def _check_near(x: Array, center: Array, scale: Array, subject: str) -> None:
+def _check_near(x: Array, center: Array, scale: Array, subject: str, limit: float) -> None:
     """Raise Refusal if centers of columns are far from their values, or scales much smaller than their deviation."""
     with np.errstate(all="ignore"):
         counts = np.maximum((~np.isnan(x)).sum(axis=0), 1)
@@ -116,7 +122,7 @@ def _check_near(x: Array, center: Array, scale: Array, subject: str) -> None:
         deviation = np.sqrt(np.nansum((x - mean) ** 2, axis=0) / counts)
     varies = (deviation > 0) & np.isfinite(deviation)
     step = grid_steps(deviation)
-    is_far = np.abs(center - np.rint(mean / step) * step) > UNIT_RANGE * step
+    is_far = np.abs(center - np.rint(mean / step) * step) > limit * step
     is_fine = scale < step / UNIT_RANGE if len(scale) else np.zeros(len(step), bool)
     if (varies & (is_far | is_fine)).any():
         raise Refusal(

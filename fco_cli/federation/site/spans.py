@@ -56,7 +56,8 @@ def check_combinations(known: list[KnownTerms], new: KnownTerms, table: Features
     columns = columns_of(table).T
     share = _shares(columns)
     everything = np.vstack([columns, *(_finite_terms(own.terms, values) for own, values in usable)])
-    if ((1 - _shares(everything)) < (1 - MAX_SHARE) * (1 - share)).any():
+    left = 1 - share  # of the indicators; columns that single out a row without terms are another rule's
+    if ((left > RESOLUTION) & (1 - _shares(everything) < (1 - MAX_SHARE) * left)).any():
         raise _refusal("terms with a combination that singles out one row", policy)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fco_cli.data.expressions import Call, Column, Expression, Indicator, Number, Piecewise, Term, nodes_of
+from fco_cli.data.expressions import Call, Column, Expression, Indicator, Number, Piecewise, Term, evaluate, nodes_of
 from fco_cli.data.format import Features, shown
 from fco_cli.data.preparation import Preparation, TableValues
 from fco_cli.data.statistics import Summary
@@ -30,6 +30,7 @@ from fco_cli.federation.site.spans import KnownTerms, check_combinations
 if TYPE_CHECKING:
     from fco_cli.federation.site.data import SiteData
 
+MIN_SPREAD = 1e-3  # range of the values of an expression, relative to the largest
 PARTIAL = ("log", "log2", "log10", "sqrt")  # functions that are not finite everywhere
 
 
@@ -89,6 +90,7 @@ def check_terms(preparation: Preparation, split: Split, disclosure: Disclosure) 
         for factor in term.factors:
             _check_partial(factor, term.name)
     values = TableValues(preparation, table)
+    _check_digits(preparation, values, disclosure)
     own = encoded(preparation, table, disclosure).x
     for k, term in enumerate(preparation.terms):
         counts = np.unique(own[:, k], return_counts=True)[1]
@@ -121,6 +123,24 @@ def _check_combinations(preparation: Preparation, split: Split, disclosure: Disc
     except Refusal:
         count_refusal(disclosure)
         raise
+
+
+def _check_digits(preparation: Preparation, values: TableValues, disclosure: Disclosure) -> None:
+    """Raise Refusal, and count it, if a part of a term varies by a small share of its values.
+
+    Its rounding makes steps of the column, such as in `age + 1e17 - 1e17`, which differ by few rows from others.
+    """
+    for term in preparation.terms:
+        for node in (node for factor in term.factors for node in nodes_of(factor) if isinstance(node, Call)):
+            with np.errstate(all="ignore"):
+                own = evaluate(node, values) + np.zeros(values.rows)
+                spread, largest = np.ptp(own), np.abs(own).max()
+            if np.isfinite(largest) and 0 < spread < MIN_SPREAD * largest:
+                count_refusal(disclosure)
+                raise Refusal(
+                    f"a term ({shown(term.name, 60)}) that rounds its columns requested; the site's policy allows sums "
+                    f"with numbers of their size ({POLICY_FILE}: hide_small_cells); change task.formula"
+                )
 
 
 def _spread_rows(values: np.ndarray) -> float:

@@ -127,7 +127,8 @@ class SiteTrainer:
                 disclosure.check_cross_cells(rows.x, "use another algorithm")
         steps = request.local_epochs if request.steps is None else request.steps  # a lower bound
         disclosure.check_steps(steps)
-        seed = disclosure.batch_seed(request.seed)
+        shape = (request.batch_size, request.local_epochs, request.last_batch, request.steps)
+        seed = disclosure.batch_seed(request.seed, *shape)
         order, edges, row_noise = draw_batches(algorithm, request, fit.client, seed, disclosure.policy)
         if row_noise is not None and algorithm.transform.shares > 1:
             disclosure.check_shares(algorithm.transform.shares)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fco_cli.federation.message import Message
 from fco_cli.federation.policy import preset
 from fco_cli.federation.site.evaluation import SiteEvaluator
 from fco_cli.simulation.engine import Setup
+from fco_cli.simulation.problems import smoothness_for
 from tests.federation.conftest import NAMES
 from tests.federation.coordinator.test_clients import run, task_of
 from tests.federation.site.conftest import refusal
@@ -139,6 +141,17 @@ def test_a_repeated_key_request(masked_run):
     for number, (kind, reason) in enumerate(reasons.items(), last + 1):
         answer = site.handle(Message(kind, heads[kind] | {"number": number}).packed())
         assert refusal(Message.unpacked(answer)) == reason
+
+
+@pytest.mark.parametrize(("limit", "is_known"), [(None, True), (0.01, False)])
+def test_no_estimate_for_a_warning_where_sites_refuse_it(hospitals, make_sites, psi_for, make_hparams, limit, is_known):
+    """A run with a given client_lr needs no curvature, and does not end because a site refuses it."""
+    folder = hospitals("logistic")
+    sites = make_sites(folder, policy=preset("demo", max_parameters_per_row=limit))
+    task = CustomAtSites.of(task_of(folder, "logistic", path="", holdout="none"), sites)
+    problem = task.data(0, "float64").to_problem(psi_for("fedavg"))
+    run = SimpleNamespace(algo=all_algorithms()["fedavg"](), has_noise=False, seed=0, hparams=make_hparams())
+    assert (smoothness_for(run, problem) is not None) == is_known
 
 
 # Noise that is too small.

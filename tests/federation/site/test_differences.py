@@ -132,6 +132,9 @@ def attack_by_units(attacker) -> tuple[float, int]:
     )
     for _ in range(40):
         prepared = attacker.prepare()
+        if prepared.kind == "refused":
+            assert "rows as float32 requested; the site's policy allows float64" in refusal(prepared)
+            break
         agreed = agree(Summary.from_plain(prepared.head["summary"]), Recipe(standardize=False))
         middle = (low + high) / 2
         agreed = replace(agreed, mean=[0.0] * 4, scale=[1.0, 1.0, middle / limit, 1.0])
@@ -144,6 +147,47 @@ def attack_by_units(attacker) -> tuple[float, int]:
 def test_units_do_not_disclose_extremes(hospital, table):
     assert attack_by_units(hospital(preset("research")))[0] == pytest.approx(table[0][:, 2].max(), rel=1e-5)
     assert attack_by_units(hospital())[1] == 0
+    prepared = (attacker := hospital()).prepare()
+    agreed = agree(Summary.from_plain(prepared.head["summary"]), Recipe(standardize=False))
+    for mean, scale in ((1e9, 1.0), (60.0, 1e-7)):
+        far = replace(agreed, mean=[0.0, 0.0, mean, 0.0], scale=[1.0, 1.0, scale, 1.0])
+        answer = attacker.send("apply", {"preparations": [far.as_json()], "outputs": 1, "start": None})
+        assert "units of columns far from the values of the site requested" in refusal(answer)
+
+
+def attack_by_centers(attacker, x, distance: float) -> np.ndarray | None:
+    """Return the patient with the median of the third column, from two centers far from all values.
+
+    With a scale of 1 + 2^-52, values above a threshold that moves with the center are rounded down once more.
+    """
+    column, found = np.sort(x[:, 2]), []
+    start, unit = 1.5 * 2.0 ** np.ceil(np.log2(distance)), x[:, 2].std()
+    for k in (len(column) // 2, len(column) // 2 + 1):
+        digit = 2.0 ** (np.floor(np.log2(start)) - 52)
+        center = float(np.rint((start + (column[k - 1] + column[k]) / 2) / digit) * digit)
+        prepared = attacker.prepare()
+        agreed = agree(Summary.from_plain(prepared.head["summary"]), Recipe(standardize=False))
+        agreed = replace(agreed, mean=[0.0, 0.0, center, 0.0], scale=[1.0, 1.0, 1 + 2.0**-52, 1.0])
+        if attacker.send("apply", {"preparations": [agreed.as_json()], "outputs": 1, "start": None}).kind == "refused":
+            return None
+        w = 2.0 ** np.rint(np.log2(4 / unit))
+        answer = attacker.evaluate(np.array([[0.0, 0.0, w, 0.0, w * center]]))
+        found.append(answer.arrays["gradient"][0])
+    difference = found[0] - found[1]
+    return difference[[0, 1, 3]] / difference[4]
+
+
+def test_centers_do_not_mark_single_rows(hospital):
+    """Two gradients gave a patient of the analyst's choice; the limit of centers is far above those of usual data."""
+    random = np.random.default_rng(2)
+    x = random.normal(size=(400, 4))
+    target = x[np.argsort(x[:, 2])[len(x) // 2], [0, 1, 3]]
+    y = random.integers(0, 2, 400).astype(float)
+    for distance, precision in ((1e5, 0.02), (6e3, 0.1)):
+        found = attack_by_centers(hospital(preset("research"), x, y), x, distance)
+        np.testing.assert_allclose(found, target, atol=precision)
+        assert attack_by_centers(hospital(None, x, y), x, distance) is None
+    assert attack_by_centers(hospital(None, x, y), x, 2.0) is not None
 
 
 STEEP = np.array([[0.0, 0.0, 1e6, 0.0, -6e7]])  # its scores are 0 at the age of 60
@@ -314,6 +358,18 @@ def test_hessians_of_columns_with_large_cross_cells_are_answered(hospital, table
     attacker = hospital(None, x)
     attacker.apply(attacker.prepare())
     assert attacker.hessian().kind == "hessian"
+
+
+def test_the_largest_eigenvalue_of_two_columns(hospital, table):
+    """If all other columns have large units, it is that of the two: the sum of their products, about one patient."""
+    x = with_diabetes(table[0])
+    for policy, expected in ((preset("research"), "smoothness"), (None, "refused")):
+        attacker = hospital(policy, x)
+        attacker.apply(attacker.prepare())
+        answer = attacker.send("smoothness", {"fit": 0, "seed": 0, "batch_size": ROWS})
+        assert answer.kind == expected
+    assert "a cross cell of two columns, in a Hessian, of 1 row requested" in refusal(answer)
+    assert refusal(answer).endswith("set hparams.client_lr to a number")
 
 
 def test_the_coordinator_is_told_that_hessians_are_refused(hospital, table):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -112,8 +114,10 @@ def test_many_folds_and_a_linear_solve(attack, rows):
         ({"batch_size": 1, "steps": 1}, "a batch of 1 row requested; the site's policy allows 10 or more"),
         ({"batch_size": 9}, "a batch of 9 rows requested"),
         ({"batch_size": 57}, "a last batch of 3 rows requested"),
-        ({"batch_size": 57, "last_batch": "drop"}, "a set of unequal visits of 3 rows requested"),
-        ({"batch_size": 59, "steps": 1}, "a set of unequal visits of 1 row requested"),
+        ({"batch_size": 57, "last_batch": "drop"}, "unequal numbers of visits of rows requested"),
+        ({"batch_size": 59, "steps": 1}, "unequal numbers of visits of rows requested"),
+        ({"batch_size": 30, "steps": 1}, "unequal numbers of visits of rows requested; the site's policy allows equal"),
+        ({"batch_size": 31, "steps": 3}, "unequal numbers of visits of rows requested"),
         ({"local_epochs": 10**6}, "1,000,000 local steps of one round requested; the site's policy allows 1,000"),
         ({"batch_size": 10, "local_epochs": 200}, "1,200 local steps of one round requested"),
     ],
@@ -136,11 +140,14 @@ def test_batch_1_returns_a_row_without_the_rule(attack, rows):
 def test_batches_of_known_rows(attack):
     """The analyst cannot compute the batches of a seed; two sites draw different ones."""
     attacker = ready(attack())
-    answers = [attacker.train(batch_size=20, steps=1, seed=seed).arrays["w"][0] for seed in (0, 0, 1)]
+    answers = [attacker.train(batch_size=20, seed=seed).arrays["w"][0] for seed in (0, 0, 1)]
     np.testing.assert_array_equal(answers[0], answers[1])
     assert not np.array_equal(answers[0], answers[2])
     exact = ready(attack(preset("research")))
-    assert not np.array_equal(exact.train(batch_size=20, steps=1).arrays["w"][0], answers[0])
+    assert not np.array_equal(exact.train(batch_size=20).arrays["w"][0], answers[0])
+    disclosure = attacker.site.disclosure
+    seeds = [disclosure.batch_seed(0, size, 1, "keep", None) for size in (30, 31)]
+    assert seeds[0] != seeds[1]  # otherwise the first batches would differ by one row
 
 
 def test_one_request_with_thousands_of_models(attack):
@@ -185,6 +192,28 @@ def test_a_damaged_ledger_answers_nothing(attack):
     attacker = ready(attack())
     attacker.site.disclosure.ledger.path.write_text("{")
     assert "is damaged; the site answers nothing without its ledger" in refusal(attacker.evaluate())
+
+
+@pytest.mark.parametrize("sizes", [(512,), (512, 256)])
+def test_a_full_disk_answers_nothing(attack, monkeypatch, sizes):
+    """What cannot be counted is refused, and what cannot be audited either ends the request without an answer."""
+    attacker, write = ready(attack()), os.pwrite
+
+    def pwrite(file: int, content: bytes, offset: int) -> int:
+        if len(content) in sizes:  # of the counts, and of the head of the audit file
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(file, content, offset)
+
+    before = attacker.site.disclosure.ledger.read()
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    if len(sizes) == 1:
+        assert refusal(attacker.evaluate()) == "failed with OSError; see the log of the site"
+    else:
+        with pytest.raises(OSError, match="no space left"):
+            attacker.evaluate()
+    monkeypatch.setattr(os, "pwrite", write)
+    assert attacker.site.disclosure.ledger.read() == before
+    assert attacker.evaluate().kind == "evaluate"
 
 
 def test_extremes_are_not_single_values(attack, rows):

@@ -5,12 +5,15 @@ Every attack is also run against a site whose policy allows it, where it succeed
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from scipy.special import expit
 
+from fco_cli.data.preparation import Recipe, agree
+from fco_cli.data.statistics import Summary
 from fco_cli.errors import UserError
 from fco_cli.federation import settings
 from fco_cli.federation.message import Message
@@ -165,6 +168,87 @@ def test_cells_of_more_columns(attack, tmp_path, columns, policy, is_answered):
     else:
         assert "a sum over 1 row requested" in found
         assert "the columns x0, x1 and x2" in found
+
+
+def models_of_one_column(centers: np.ndarray, slope: float) -> np.ndarray:
+    """Return models of four columns that use the first one only; their scores are 0 at the centers."""
+    models = np.zeros((len(centers), 5))
+    models[:, 0], models[:, -1] = slope, -slope * centers
+    return models
+
+
+def isolating_row(models: np.ndarray, values: np.ndarray, targets: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    """Return a row from a combination of gradients with slopes that are `targets` at values of the first column.
+
+    The coefficients do not depend on any row; they add up to 0, so that labels cancel.
+    """
+    slopes = expit(models[:, 0] * values[:, None] + models[:, -1])
+    lines = np.vstack([slopes, np.ones(len(models))])
+    cell = np.linalg.lstsq(lines, np.append(targets, 0.0), rcond=None)[0] @ gradients
+    return cell[:-1] / cell[-1]
+
+
+def table_with(first: np.ndarray, special: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows with these values in the first column, those of patient 5 being special, and labels."""
+    random = np.random.default_rng(3)
+    x = np.column_stack([first, random.normal(size=(len(first), 2)).round(2), random.integers(0, 2, len(first))])
+    x[5, 0] = special
+    return x, random.integers(0, 2, len(first)).astype(float)
+
+
+@pytest.mark.parametrize(
+    ("values", "policy", "is_answered"), [(5, "research", True), (5, "strict", False), (30, "strict", True)]
+)
+def test_rare_values_of_a_column_of_numbers(attack, tmp_path, values, policy, is_answered):
+    """Six gradients isolate one of five values; more than 12 values are not searched, as docs/federation.md states."""
+    x, y = table_with(np.random.default_rng(1).integers(0, values - 1, 600).astype(float), values - 1.0)
+    np.savez(tmp_path / "rare.npz", x=x, y=y, client=np.full(len(y), "north"))
+    attacker = attack(preset(policy), tmp_path / "rare.npz")
+    attacker.apply(attacker.prepare())
+    models = models_of_one_column(np.linspace(0, values - 1, values + 1), 12 / values)
+    found = gradients_of(attacker, models)
+    if is_answered:
+        grid = np.arange(values, dtype=float)
+        row = isolating_row(models, grid, grid == values - 1, found)
+        np.testing.assert_allclose(row, x[5], atol=1e-4)
+    else:
+        assert found == (
+            "answers whose combination is a sum over 1 row requested; the site's policy allows 10 or more (site.yaml: "
+            "min_rows); drop the column x0, or merge its rare values, or use min_noise"
+        )
+
+
+def test_a_value_far_from_all_others(attack, tmp_path):
+    """A limit that docs/federation.md states: slopes that are almost 0 up to a value isolate the patient beyond it."""
+    x, y = table_with(np.random.default_rng(1).random(600), 2.0)
+    np.savez(tmp_path / "far.npz", x=x, y=y, client=np.full(len(y), "north"))
+    attacker = attack(data=tmp_path / "far.npz")
+    attacker.apply(attacker.prepare())
+    models = models_of_one_column(np.linspace(-0.2, 1.2, 24), 6.0)
+    grid = np.append(np.linspace(0, 1, 200), 1.5)
+    row = isolating_row(models, grid, grid > 1, gradients_of(attacker, models))
+    np.testing.assert_allclose(row, x[5], atol=0.03)
+
+
+def test_fills_and_a_cross_cell(attack, tmp_path):
+    """Two fills mark the rows without a value; with another column, few of them. No prepared column shows them."""
+    x, y = table_with(np.random.default_rng(1).integers(0, 20, 600).astype(float), 3.0)
+    x[:40, 0], x[:40, 3] = np.nan, 0.0
+    x[7, 3] = 1.0
+    np.savez(tmp_path / "missing.npz", x=x, y=y, client=np.full(len(y), "north"))
+    for policy, answered in (("research", 4), ("strict", 3)):
+        attacker, found = attack(preset(policy), tmp_path / "missing.npz"), []
+        for fill in (7.0, 11.0):
+            agreed = agree(Summary.from_plain(attacker.prepare().head["summary"]), Recipe(standardize=False))
+            agreed = replace(agreed, fill=[fill, 0.0, 0.0, 0.0])
+            assert attacker.send("apply", {"preparations": [agreed.as_json()], "outputs": 1, "start": None}).kind
+            for both in (0.0, 0.5):
+                response = attacker.evaluate(np.array([[0.1, 0.0, 0.0, both, -1.0]]))
+                found += [response.arrays["gradient"][0]] if response.kind == "evaluate" else []
+        assert len(found) == answered
+        if answered == 4:
+            cell = SIGNS @ np.array(found)
+            np.testing.assert_allclose(cell[1:4] / cell[4], x[7, 1:], atol=1e-9)
 
 
 def test_spans():

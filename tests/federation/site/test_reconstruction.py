@@ -6,16 +6,19 @@ Every attack is also run against a site whose policy allows it, where it recover
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from scipy import optimize
 from scipy.optimize import linprog
+from scipy.special import expit
 
 from fco_cli.federation import settings
 from fco_cli.federation.message import Message
 from fco_cli.federation.policy import Policy, preset
 from fco_cli.federation.site.data import SiteData
+from fco_cli.federation.site.isolation import SLOPES
 from fco_cli.path.select import select
 from fco_cli.problem.data import FoldAssignment, HeldOut
 from fco_cli.problem.streams import batches_of
@@ -80,7 +83,76 @@ def test_linear_solves_at_a_default_site(attack, rows, attack_by):
     x, y = rows
     attacker = attack()
     assert recovered(x, attack_by(attacker, y)) == 0
-    assert attacker.number > 5  # some questions were answered
+    assert attacker.number >= 5  # some questions were answered
+
+
+def test_batches_of_two_sizes(attack, rows):
+    """The first 30 and the first 31 rows of the same order: their gradients differ by a row."""
+    for policy, count in ((preset("demo"), 1), (preset("strict"), 0)):
+        attacker, sums = attack(policy), []
+        attacker.apply(attacker.prepare())
+        attacker.stack()
+        for size in (30, 31):
+            response = attacker.train(batch_size=size, steps=1)
+            sums += [size * values[0] for values in response.arrays.values()]
+        guesses = [(other - one)[:3] / (other - one)[3] for one, other in pairwise(sums)]
+        assert recovered(rows[0], np.array(guesses).reshape(-1, 3)) == count
+
+
+def attack_by_a_small_part(attacker: Attacker, fraction: float) -> np.ndarray:
+    """Return the training rows of a small part: many gradients about few rows determine them, from any start.
+
+    Labels enter a gradient by a constant, which the difference to the first one removes.
+    """
+    prepared = attacker.prepare(holdout="rows", holdout_fraction=fraction)
+    attacker.apply(prepared)
+    count, random, answers = prepared.head["training"], np.random.default_rng(1), []
+    for w in 2 * random.normal(size=(60, 4)):
+        response = attacker.evaluate(w[None])
+        if response.kind != "refused":
+            answers.append((w, response.arrays["gradient"][0]))
+    models, gradients = (np.array(values) for values in zip(*answers, strict=True))
+
+    def errors(x: np.ndarray) -> np.ndarray:
+        x = x.reshape(count, 3)
+        predicted = expit(models[:, :3] @ x.T + models[:, 3:])
+        made = np.column_stack([predicted @ x, predicted.sum(axis=1)]) / count
+        return ((made - made[0]) - (gradients - gradients[0])).ravel()
+
+    return optimize.least_squares(errors, random.normal(size=3 * count), xtol=1e-15, ftol=1e-15).x.reshape(count, 3)
+
+
+def test_many_gradients_of_a_small_part(attack, tmp_path):
+    """The limit of numbers is that of the part, not only that of the table: 12 of 400 rows are training rows."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(400, 3))
+    y = (x @ [1.0, -1.0, 0.5] + random.normal(size=400) > 0).astype(float)
+    np.savez(tmp_path / "wide.npz", x=x, y=y, client=np.full(400, "north"))
+    assert recovered(x, attack_by_a_small_part(attack(preset("demo"), tmp_path / "wide.npz"), 0.97)) == 12
+    attacker = attack(data=tmp_path / "wide.npz")
+    assert recovered(x, attack_by_a_small_part(attacker, 0.97)) == 0
+    assert attacker.site.data.models.spans[SLOPES].size < 6
+    assert attacker.site.disclosure.ledger.read().numbers < 0.5 * 400 * 4
+
+
+def test_many_gradients_of_parts_that_differ_by_few_rows(attack, tmp_path):
+    """Each part has few numbers for its rows, but their differences have many for 12 rows."""
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(400, 3)), random.integers(0, 2, 400).astype(float)
+    np.savez(tmp_path / "wide.npz", x=x, y=y, client=np.full(400, "north"))
+    models = 0.5 * random.normal(size=(40, 4))
+    for policy, expected in ((preset("research"), 40), (preset("strict"), 4)):
+        attacker, answered = attack(policy, tmp_path / "wide.npz"), []
+        for fraction in (0.5, 0.53):
+            attacker.apply(attacker.prepare(holdout="rows", holdout_fraction=fraction))
+            answers = [attacker.evaluate(w[None]) for w in models]
+            answered.append(sum(answer.kind == "evaluate" for answer in answers))
+        assert answered == [40, expected]
+    reason = refusal(next(answer for answer in answers if answer.kind == "refused"))
+    assert reason == (
+        "too many numbers about 12 rows (a part, or the difference of two) requested over all runs; the site's policy "
+        "allows 0.5 per value (site.yaml: max_equations_per_value); use larger parts"
+    )
 
 
 def attack_by_steep_models(attacker: Attacker) -> np.ndarray:

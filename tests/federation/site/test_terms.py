@@ -38,7 +38,8 @@ def ask(attack, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "formula", ["age + dose", "age * sex", "I(age**2)", "log(dose)", "I(dose / 7)", "I((age - 55)**2)"]
+    "formula",
+    ["age + dose", "age * sex", "I(age**2)", "log(dose)", "I(dose / 7)", "I((age - 55)**2)", "I((age + 1000) / 10)"],
 )
 def test_usual_terms_are_answered(ask, formula):
     _, answer = ask(formula)
@@ -57,6 +58,8 @@ def test_usual_terms_are_answered(ask, formula):
         ("I(1 / (age - 51.1))", "with divide of an expression requested"),
         ("I((age - 51.1)**0.5)", "with power of an expression requested"),
         ("I((age - 51.1)**dose)", "with power of an expression requested"),
+        ("I((age - 51.3 + 1e17) - 1e17)", "that rounds its columns requested"),  # 16 where age is above 59.3, else 0
+        ("I((age * 1e-9 + 1) ** 1000)", "that rounds its columns requested"),
     ],
 )
 def test_terms_that_mark_rows_are_refused(ask, formula, reason):
