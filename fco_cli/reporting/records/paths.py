@@ -23,7 +23,8 @@ CHOICES = ("min", "1se")
 
 
 PATH = Columns(("cv_loss", "cv_error", "nonzeros"))
-CLIENTS = Columns(("choice", "client", "rows", "loss"), ("choice", "client"))
+METRICS = ("auc", "concordance", "accuracy", "r2", "loss")  # that compare clients; a Cox model has the concordance only
+CLIENTS = Columns(("choice", "client", "rows"), ("choice", "client"))
 CALIBRATION = Columns(("choice", "rows", "predicted", "observed"), ("choice",))
 SLOPE = Columns((*CLIENTS.required, "calibration_slope", "calibration_intercept"), CLIENTS.text)
 MODEL = Columns(("feature", "weight"), ("feature", "class"))
@@ -59,6 +60,8 @@ class RecordedPath:
             raise BadRecord(f"path.csv: no column {result['dial']!r}")
         if not set(CHOICES) <= set(clients["choice"]):
             raise BadRecord("clients.csv: no rows for a chosen model")
+        if not set(METRICS) & set(clients):
+            raise BadRecord(f"clients.csv: none of the columns {', '.join(METRICS)}")
         weights, names = _weights(result, read_arrays(folder / "path.npz", MAX_BYTES).get("models"), folder)
         places = [result["chosen"][choice]["place"] for choice in CHOICES]
         places += [result["stability"]["place"]] if result["stability"] is not None else []
@@ -101,7 +104,7 @@ class RecordedPath:
     @property
     def metric(self) -> str:
         """Metric by which clients are compared."""
-        return next((name for name in ("auc", "accuracy", "r2") if name in self.clients), "loss")
+        return next(name for name in METRICS if name in self.clients)
 
 
 def _weights(result: dict[str, Any], models: np.ndarray | None, folder: Path) -> tuple[np.ndarray, list[str]]:
