@@ -107,6 +107,9 @@ def one_line(problem: BaseException) -> str:
         return str(no_such_key(cause.full_key or "", known, _keys_of(root)))
     if isinstance(cause, MissingMandatoryValue) and cause.full_key:
         return f"{cause.full_key}: has no value and needs one: {cause.full_key}=..."
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key and "is not a ListConfig" in str(cause):
+        example = f", such as [{cause.value}]" if isinstance(cause.value, str | int | float) else ""
+        return f"{cause.full_key}: got {str(cause.value)!r}, must be a list{example}"
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return f"{cause.full_key}: {_reworded(str(cause).splitlines()[0])}"
     if isinstance(problem, MissingConfigException) and problem.missing_cfg_file and problem.options:
@@ -116,6 +119,7 @@ def one_line(problem: BaseException) -> str:
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     if isinstance(problem, OverrideParseException):
         reason = (lines[-2] if len(lines) > 1 else lines[-1]) if "=" in problem.override else "it has no ="
+        reason = reason if reason.strip("^") else "quote its value, such as \"key='a/ü'\""
         return f"{problem.override}: cannot be read as key=value: {reason}"
     if lines and (ambiguous := re.match(r"Ambiguous value for argument '([^=]+)=(.*)'", lines[0])):
         return f"{ambiguous[1]}: got several values, {ambiguous[2]}: -m (in Python: sweep) runs them all"
@@ -136,6 +140,9 @@ def _keys_of(node: Any, prefix: str = "") -> list[str]:
 def _reworded(message: str) -> str:
     """Return OmegaConf's message about a value of the wrong type in the wording of `require`."""
     message = re.sub(r"^field '.*' is not Optional$", "got null, must have a value", message)
+    message = re.sub(r"^Invalid type assigned: NoneType .*$", "got null, must have a value", message)
+    message = re.sub(r"^Cannot merge DictConfig with ListConfig$", "got a mapping, must be a list", message)
+    message = re.sub(r"^Cannot convert '\w+' to string: '(.*)'$", r"got \1, must be a text", message)
     message = re.sub(r"^Value (.*) is not a valid bool.*$", r"got \1, must be true or false", message)
     message = re.sub(r"^Value (.*) of type '.*' could not be converted to (\w+)$", r"got \1, must be \2", message)
     message = re.sub(

@@ -146,7 +146,7 @@ class TheoremCheck(Kind):
     def execute(self, config: DictConfig) -> Finished:
         from omegaconf import OmegaConf
 
-        from fco_cli.config.run import check_profile
+        from fco_cli.config.run import check_profile, typed_group
         from fco_cli.theory.run import check_theorems
         from fco_cli.theory.statements import Grid
 
@@ -154,7 +154,7 @@ class TheoremCheck(Kind):
         check_profile(config)
         is_valid = OmegaConf.get_type(config, "theory") is Grid
         require(is_valid, "theory", config.theory, "null; experiment=theory sets it")
-        folder, grid = Path(config.output_dir), cast(Grid, OmegaConf.to_object(config.theory))
+        folder, grid = Path(config.output_dir), cast(Grid, typed_group(config, "theory"))
         result = check_theorems(grid, OmegaConf.to_yaml(config.theory, resolve=True), folder, config.force)
         return Finished(self, result, folder, folder)
 

@@ -89,6 +89,7 @@ def _source(command: argparse.ArgumentParser) -> None:
 def _read(options: argparse.Namespace) -> FederatedData:
     from fco_cli.data import read
 
+    require(options.min_samples >= 0, "--min-samples", options.min_samples, "a whole number >= 0")
     return read(options.source, columns_of(options), options.min_samples)
 
 

@@ -84,7 +84,7 @@ def _write_schemas(arguments: list[str]) -> bool:
 
 def run(config: DictConfig) -> Value:
     """Run one experiment and print its summary."""
-    from fco_cli.experiments import kind_for, plan_of
+    from fco_cli.experiments import THEORY, kind_for, plan_of
     from hydra_plugins.fco_launcher import JobConfig
 
     kind = kind_for(config)
@@ -93,6 +93,8 @@ def run(config: DictConfig) -> Value:
         if config.dry_run:
             print(plan_of([JobConfig(config)], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
             return math.nan
+    elif kind is not THEORY:  # which has its own seeds
+        _require_one_seed(config)
     finished = kind.execute(config)
     value = _print_and_value(finished)
     _require_converged([finished])
@@ -172,9 +174,8 @@ def expect(job: JobConfig, **options: Any) -> None:
 def _require_single_run(config: DictConfig) -> None:
     """Raise UserError if the configuration needs -m: an experiment, a profile or several seeds."""
     from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
 
-    if not HydraConfig.initialized() or HydraConfig.get().mode == RunMode.MULTIRUN:
+    if not _is_single_run():
         return
     if config.experiment is None:
         if (name := config.profile.name) != "paper":
@@ -182,10 +183,7 @@ def _require_single_run(config: DictConfig) -> None:
             raise UserError(
                 f"profile: got {name}, which sets the scale of an experiment ({command}); must be paper for one run"
             )
-        if config.seeds is not None:
-            raise UserError(
-                f"seeds: got {config.seeds}, which is several runs; use fco-run -m ..., or seed=... for one run"
-            )
+        _require_one_seed(config)
         return
     name = config.experiment.name
     grid = HydraConfig.get().sweeper.params or {}
@@ -193,6 +191,20 @@ def _require_single_run(config: DictConfig) -> None:
     raise UserError(
         f"experiment: {name} is a sweep; fco-run -m experiment={name} runs {sizes} (dry_run=true estimates the time)"
     )
+
+
+def _is_single_run() -> bool:
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    return HydraConfig.initialized() and HydraConfig.get().mode != RunMode.MULTIRUN
+
+
+def _require_one_seed(config: DictConfig) -> None:
+    if config.seeds is not None and _is_single_run():
+        raise UserError(
+            f"seeds: got {config.seeds}, which is several runs; use fco-run -m ..., or seed=... for one run"
+        )
 
 
 def _print_and_value(finished: Finished) -> Value:

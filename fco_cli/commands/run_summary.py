@@ -65,8 +65,9 @@ def summary_sentences(result: dict[str, Any]) -> list[str]:
     sentences = []
     if None not in (precision := final.get("precision"), recall := final.get("recall")):
         found = "all true weights" if recall == 1 else f"{100 * recall:.3g} % of the true weights"
-        false = "no other" if precision == 1 else f"{100 * (1 - precision):.2g} % of its weights are others"
-        sentences.append(f"The model has {found}{' and ' if precision == 1 else '; '}{false}.")
+        false = "no other" if precision == 1 else f"{100 * (1 - precision):.3g} % of its weights are others"
+        joined = f"{found}{' and ' if precision == 1 else '; '}{false}" if recall else "none of the true weights"
+        sentences.append(f"The model has {joined}.")
     if verdict and "kkt" in verdict:  # older records lack the key
         residual = f"KKT residual {verdict['kkt']:.2g} x {verdict['relative_to']}"
         if verdict["converged"]:

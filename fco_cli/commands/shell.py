@@ -10,12 +10,14 @@ import argparse
 import atexit
 import gc
 import io
+import logging
 import os
 import re
 import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -139,6 +141,7 @@ def one_line_errors(command: str) -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C prints a message
     prepare_streams()
+    warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # figures show a box instead
     try:
         _check_environment()
         try:
@@ -175,18 +178,25 @@ def _check_environment() -> None:
 
 
 def _exit_with_internal_error(command: str, problem: Exception) -> NoReturn:
-    """Append the traceback to the log file and exit with code 1 and a message that names the file."""
-    path = error_log()
+    """Append the traceback to the log file and exit with a message that names the file, and with code 1.
+
+    With code 2 if a plug-in raised the exception; the message then names its file and line.
+    """
+    from fco_cli.problem.registry import plugin_line
+
+    path, place = error_log(), plugin_line(problem)
     trace = "".join(traceback.format_exception(problem))
-    summary = f"internal error: {type(problem).__name__}: {one_line(problem)}"[:MAX_ERROR_LENGTH]
+    error = f"{type(problem).__name__}: {one_line(problem)}"
+    summary = (f"internal error: {error}" if place is None else f"plugins: {place}: {error}")[:MAX_ERROR_LENGTH]
+    code, advice = (1, "please report it with the traceback") if place is None else (2, "the traceback is")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{datetime.now().isoformat(timespec='seconds')} {VERSION}: {sys.argv}\n{trace}\n")
     except OSError:
         print(trace, file=sys.stderr, end="")
-        exit_with_message(command, 1, f"{summary}; please report it with the traceback above", problem)
-    exit_with_message(command, 1, f"{summary}; please report it with the traceback in {path}", problem)
+        exit_with_message(command, code, f"{summary}; {advice} above", problem)
+    exit_with_message(command, code, f"{summary}; {advice} in {path}", problem)
 
 
 def error_log() -> Path:
@@ -274,7 +284,12 @@ def prepare_streams() -> None:
         elif name != "stdin" and type(stream) is io.TextIOWrapper:
             options = {key: getattr(stream, key) for key in ("encoding", "line_buffering", "write_through")}
             kind = Output if name == "stdout" else Messages
+            handlers = [
+                handler for handler in logging.getLogger().handlers if getattr(handler, "stream", None) is stream
+            ]
             setattr(sys, name, kind(stream.detach(), errors="backslashreplace", **options))
+            for handler in handlers:  # in processes of other launchers Hydra has configured them before
+                vars(handler)["stream"] = getattr(sys, name)
 
 
 def _reserve_descriptor(descriptor: int) -> None:

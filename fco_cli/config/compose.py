@@ -34,7 +34,7 @@ TEXT_KEYS = (
     "data_dir",
 )  # of tasks on tables: a text
 COLUMN_LISTS = ("drop", "categorical", "missing", "names", "derive", "map")  # of task=custom: a list of texts
-TEXTS = re.compile(rf"(task\.(?:{'|'.join(TEXT_KEYS)}))=(.+)")
+TEXTS = re.compile(rf"(output_dir|task\.(?:{'|'.join(TEXT_KEYS)}))=(.+)")
 LISTS = re.compile(rf"(task\.(?:{'|'.join(COLUMN_LISTS)}))=\[(.*)\]")
 ELEMENT = re.compile(r"""\s*('[^']*'|"[^"]*"|[^,'"(]*(?:\([^)]*\))?[^,'"]*)\s*(?:,|$)""")
 QUOTES = ("'", '"')

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from fco_cli.algorithms import Algorithm
 from fco_cli.algorithms.transforms import Transform
@@ -34,6 +34,7 @@ from fco_cli.simulation.systems import Network
 from fco_cli.tasks import Task
 
 LARGEST = 2**63  # integers must be below
+ELEMENTS = {str: "a text", int: "a whole number", float: "a number"}
 BYTES_PER_EVALUATION = 24 * 32  # 24 metrics as Python numbers
 PARTS = ("task", "algo", "model", "regularizer", "mirror", "transform", "hparams", "federation", *NETWORK)
 
@@ -73,7 +74,7 @@ class Run:
         if config.federation.name != "none" and OmegaConf.is_missing(config.task, "path"):
             config = config.copy()
             config.task.path = ""  # the rows are at the sites
-        parts: dict[str, Any] = {key: OmegaConf.to_object(config[key]) for key in PARTS}
+        parts: dict[str, Any] = {key: _as_object(config, key) for key in PARTS}
         for key, part in parts.items():  # +key=value can add keys that are not in the schema
             _refuse_unknown_keys(f"{key}.", config[key], part)
         _refuse_unknown_keys("", config, RunConfig)
@@ -338,9 +339,24 @@ def plain(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
     return cast("dict[str, Any]", OmegaConf.to_container(config, resolve=resolve))
 
 
+def _as_object(config: DictConfig, key: str) -> Any:
+    """Return a group as an object of its dataclass; raise UserError for lists of texts or numbers with other elements.
+
+    OmegaConf accepts lists and mappings as elements of such lists.
+    """
+    group = config[key]
+    for name in map(str, group if isinstance(group, DictConfig) else ()):
+        value = None if OmegaConf.is_missing(group, name) else group[name]
+        if isinstance(value, ListConfig) and (allowed := ELEMENTS.get(value._metadata.element_type)):
+            for position, element in enumerate(value):
+                is_nested = isinstance(element, DictConfig | ListConfig)
+                require(not is_nested, f"{key}.{name}[{position}]", element, allowed)
+    return OmegaConf.to_object(group)
+
+
 def typed_group(config: DictConfig, key: str) -> Any:
     """Return a group as an object of its dataclass, which checks the values."""
-    part = OmegaConf.to_object(config[key])
+    part = _as_object(config, key)
     _refuse_unknown_keys(f"{key}.", config[key], part)
     return part
 

@@ -117,4 +117,4 @@ def _direction(metric: str, rule: Any) -> str:
     for direction, words in (("maximize", MAXIMIZED), ("minimize", MINIMIZED)):
         if any(metric == word or metric.endswith(f"_{word}") for word in words):
             return direction
-    raise UserError(f"search.direction: unknown for {metric}, must be minimize or maximize")
+    raise UserError(f"search.direction: unknown for search.metric={metric}, must be minimize or maximize")

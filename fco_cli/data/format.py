@@ -196,6 +196,8 @@ def from_arrays(source: str, arrays: Arrays, min_samples: int = 0, min_clients: 
             known = f"arrays are x, y, client and, optionally, {', '.join(OPTIONAL)}"
             raise UserError(f"{source}: array {shown(name)!r} is unknown; {known}")
     x = arrays["x"]
+    if x.ndim == 2 and not x.shape[0]:
+        raise UserError(f"{source}: has no rows")
     _check_shape(source, "x", x, x.ndim == 2 and min(x.shape) > 0, "rows and columns, [N, d]")
     for name in ROW_ARRAYS:
         if name in arrays:
@@ -311,9 +313,8 @@ def _check_values(data: FederatedData) -> None:
 def _check_stored(data: FederatedData) -> None:
     """Check sparse rows: absent entries are 0, so there are no missing values and no categories."""
     if data.categories is not None or data.category_of is not None:
-        raise UserError(
-            f"{data.source}: sparse rows cannot have categories; encode each category as a column of 0 and 1"
-        )
+        advice = "encode each category as a column of 0 and 1"
+        raise UserError(f"{data.source}: sparse rows cannot have categories; {advice}")
     if (entry := first_row(not_finite, data.x.data)) is not None:
         value, name = data.x.data[entry], _feature_name(data, int(data.x.indices[entry]))
         data.fail(row_of(data.x, entry), f"feature {name!r} is {value}; every stored value must be finite")
@@ -340,10 +341,8 @@ def _check_categories(data: FederatedData) -> None:
         check_unique(data.source, f"categories of {name!r}", levels)
         codes = data.x[:, feature]
         if (wrong := ~(np.isnan(codes.astype(float)) | np.isin(codes, np.arange(len(levels))))).any():
-            row = int(np.argmax(wrong))
-            data.fail(
-                row, f"feature {name!r} is {codes[row]:g}; it must be a category index from 0 to {len(levels) - 1}"
-            )
+            row, allowed = int(np.argmax(wrong)), f"it must be a category index from 0 to {len(levels) - 1}"
+            data.fail(row, f"feature {name!r} is {codes[row]:g}; {allowed}")
 
 
 def check_complete(data: FederatedData, advice: str) -> None:
@@ -359,12 +358,11 @@ def _check_clients(data: FederatedData, min_clients: int, min_samples: int) -> N
         return  # rows for prediction
     clients, first, sizes = np.unique(data.client, return_index=True, return_counts=True)
     if len(clients) < min_clients:
-        raise UserError(f"{data.source}: has {len(clients)} client; at least {min_clients} are required")
+        left = f"s with min_samples={min_samples}, which drops smaller ones" if min_samples > 0 else ""
+        raise UserError(f"{data.source}: has {len(clients)} client{left}; at least {min_clients} are required")
     if sizes.min() < 2 and min_samples != 1:
-        small = (
-            "the client's only sample; every client needs at least 2 (min_samples=2 drops it, min_samples=1 keeps it)"
-        )
-        data.fail(int(first[np.argmin(sizes)]), small)
+        advice = "every client needs at least 2 (min_samples=2 drops it, min_samples=1 keeps it)"
+        data.fail(int(first[np.argmin(sizes)]), f"the client's only sample; {advice}")
 
 
 def not_finite(values: Array) -> Array:
@@ -385,12 +383,13 @@ def check_labels(data: FederatedData, loss: Loss) -> int:
     """Return the number of model outputs for the loss; raise UserError if the loss does not accept the labels."""
     y, classes = data.y, None if data.classes is None else len(data.classes)
     if not (fits := loss.accepts_labels(y, classes)).all():
-        row = int(np.argmin(fits))
-        data.fail(row, f"label {y[row]:g}; the {loss.name} loss needs {loss.describe_labels(classes)}")
+        row, needed = int(np.argmin(fits)), f"the {loss.name} loss needs {loss.describe_labels(classes)}"
+        if not fits.any():
+            raise UserError(f"{data.source}: no label is valid: {needed}")
+        data.fail(row, f"label {y[row]:g}; {needed}")
     if data.classes is not None and len(data.classes) > 2 and not loss.classification:
-        raise UserError(
-            f"{data.source}: the labels are the classes {format_list(data.classes)}; the {loss.name} loss needs numbers"
-        )
+        names = format_list(data.classes)
+        raise UserError(f"{data.source}: the labels are the classes {names}; the {loss.name} loss needs numbers")
     check_labels_differ(data)
     return loss.outputs(y, classes)
 

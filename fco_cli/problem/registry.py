@@ -89,6 +89,7 @@ class NothingRegisteredError(UserError):
 
 
 _loaded: dict[str, Plugin] = {}  # by source: a path that ends in .py, or the name of a module
+_packages: set[str] = set()  # top-level modules of plug-ins, also of installed ones
 _failed: set[str] = set()  # modules of plug-ins that were refused
 _distributions: dict[str, str] = {}  # name and version of the distributions with entry points
 
@@ -173,10 +174,23 @@ def _checked_plugin(label: str, module: str) -> Iterator[None]:
         except (Exception, SystemExit) as problem:
             raise UserError(f"{label}: {import_error(problem, module)}") from problem
         _check_names(label, module, before)
+        _packages.add(module.split(".")[0])
     except UserError:
         sys.modules.pop(module, None)  # unregisters its classes
         _failed.add(module)
         raise
+
+
+def plugin_line(problem: BaseException) -> str | None:
+    """Return the file and line of a plug-in that raised an exception, itself or by a call; None if this package did."""
+    place = None
+    for frame, line in traceback.walk_tb(problem.__traceback__):
+        package = frame.f_globals.get("__name__", "").split(".")[0]
+        if package in _packages:
+            place = f"{frame.f_code.co_filename}: line {line}"
+        elif package == PACKAGE:
+            place = None
+    return place
 
 
 def _check_names(label: str, module: str, before: set[Any]) -> None:

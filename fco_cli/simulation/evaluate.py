@@ -38,8 +38,10 @@ MAX_SNAPSHOT_BYTES = 2**20  # bytes of all snapshots of a run
 MAX_SNAPSHOTS = 40  # largest number of snapshots
 
 Snapshots = dict[int, Array]  # round -> model [P]
+LEAST_EVALUATED = 4  # rounds for an extrapolation
 MAX_EXTRAPOLATION = 20  # times the rounds of the run
 STALLED = "the residual hardly decreases; use a smaller hparams.client_lr or an exact method (docs/methods.md)"
+TOO_FEW = "too few evaluated rounds for an estimate; increase hparams.rounds or decrease hparams.eval_every"
 FEW_DIGITS = "the clients' sums have too few digits; use task.standardize=true or another method (docs/methods.md)"
 LARGE_GAP = (
     "the KKT residual is small, but the objective may still be far from its minimum, as with features of different "
@@ -280,7 +282,12 @@ def judge(
         distance, bound = _distance(problem, model, float(residuals[-1]))
         return replace(verdict, distance=distance, bound=bound, relative_gap=gap)
     more = _more_rounds(rounds, residuals, threshold)
-    advice = STALLED if more is None else f"about {more} more rounds" + (f", or {faster}" if faster else "")
+    if more is not None:
+        advice = f"about {more} more rounds" + (f", or {faster}" if faster else "")
+    elif len(rounds) < LEAST_EVALUATED:
+        advice = TOO_FEW
+    else:
+        advice = STALLED.replace("use ", f"use {faster}, ") if faster else STALLED
     return replace(verdict, more_rounds=more, advice=advice)
 
 
@@ -299,7 +306,7 @@ def _more_rounds(rounds: Array, residuals: Array, threshold: float) -> int | Non
 
     None if the residual does not decrease, or needs more than MAX_EXTRAPOLATION times the rounds of the run.
     """
-    if len(rounds) < 4 or not (residuals > 0).all():
+    if len(rounds) < LEAST_EVALUATED or not (residuals > 0).all():
         return None
     rate = -_slope(rounds, np.log(residuals), 0.5)
     needed = math.log(residuals[-1] / threshold) / rate if rate > 0 else math.inf

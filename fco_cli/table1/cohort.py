@@ -17,6 +17,7 @@ from fco_cli.problem.layout import Array
 QUARTILES = (0.25, 0.5, 0.75)
 Quartiles = Callable[[Sequence[str]], Array]  # of the rows of some clients together: [d, 3]
 EVENT = "event"
+SMALLEST_SQUARE = 1e-290  # sums of squares below it have lost digits to underflow
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def merge(summaries: Sequence[Summary]) -> Summary:
 def two_values(summaries: Sequence[Summary], column: int) -> tuple[float, float] | None:
     """Return the two values of a column of numbers that has no others; None if it has.
 
-    With values in [a, b], the variance is as large as (mean - a) (b - mean) only if all values are a or b.
+    With values in [a, b], the variance is as large as (mean - a) (b - mean) only if all values are a or b. It is not
+    known for numbers whose squares overflow or have few digits.
     """
     own = [one for one in summaries if one.moments.count[column]]
     if not own:
@@ -96,8 +98,10 @@ def two_values(summaries: Sequence[Summary], column: int) -> tuple[float, float]
     if not np.isfinite(low + high) or low == high:
         return None
     count, mean = moments.count[column], moments.mean[column]
-    largest = count * (mean - low) * (high - mean)
-    return (low, high) if abs(moments.deviations[column] - largest) <= 1e-9 * max(largest, 1e-300) else None
+    with np.errstate(over="ignore"):
+        largest = count * (mean - low) * (high - mean)
+    is_known = SMALLEST_SQUARE < largest < np.inf
+    return (low, high) if is_known and abs(moments.deviations[column] - largest) <= 1e-9 * largest else None
 
 
 def as_category(summary: Summary, column: int, values: tuple[float, float], names: tuple[str, str]) -> dict[str, int]:

@@ -48,6 +48,9 @@ class Grid:
             values = getattr(self, key)
             is_ascending = len(values) > 0 and min(values) > 0 and sorted(set(values)) == list(values)
             require(is_ascending, f"theory.{key}", list(values), "a list of positive numbers, ascending")
+        for key, missing in (("steps", "local step"), ("clients", "client")):
+            allowed = f"a list with a number above 1: without a second {missing} there is no client drift"
+            require(getattr(self, key)[-1] > 1, f"theory.{key}", list(getattr(self, key)), allowed)
         are_small = max(self.rates) <= 0.25
         require(are_small, "theory.rates", list(self.rates), "at most 1/4, as the theorems require eta_c <= 1/(4L)")
         are_pairs = all(m == 1 or m % 2 == 0 for m in self.clients) and max(self.clients) <= 128

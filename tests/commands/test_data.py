@@ -140,6 +140,7 @@ def test_a_converted_table_is_unchanged(tmp_path):
             "every label is 0; at least two different labels are required",
         ),
         (["check", "nowhere.npz"], "nowhere.npz: no such file or folder"),
+        (["check", "{table}", "--min-samples", "-1"], "--min-samples: got -1, must be a whole number >= 0"),
         (["convert", "{table}", "t.zip"], "t.zip: the output file must have a printable name that ends in .npz"),
         (["convert", "{table}", "t\udcff.npz"], "t\\udcff.npz: the output file must have a printable name"),
         (["describe", "{table}", "--picture", "t.gif"], "must end in .png, .pdf or .svg"),

@@ -61,6 +61,8 @@ def test_test_metrics_and_values_that_are_not_finite_are_shown():
 def test_the_sentence_agrees_with_the_verdict(verdict, expected):
     support, sentence = summary_sentences(RESULT | {"convergence": verdict})
     assert support == "The model has all true weights; 25 % of its weights are others."
+    (support, *_) = summary_sentences(RESULT | {"final": FINAL | {"precision": 0.0, "recall": 0.0}})
+    assert support == "The model has none of the true weights."  # it may have no other weights either
     assert sentence == expected
 
 

@@ -57,6 +57,13 @@ def test_a_full_standard_output_is_one_line(unbuffered):
     )
 
 
+def test_messages_of_handlers_that_were_configured_before_are_written():
+    """A process of another launcher configures logging before the streams are replaced."""
+    script = "import logging; logging.basicConfig(format='%(message)s')\n" + WITHIN + "logging.warning('text')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "text\n")
+
+
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_closed_stream_is_no_fault(tmp_path, redirection):
     """No file that is opened later gets the descriptor of the closed stream."""

@@ -38,3 +38,9 @@ def test_column_names_need_no_quotes_for_hydra(key, text, value):
 @pytest.mark.parametrize("word", ["task.label='num>0'", "task.label=num,age", "-m"])
 def test_other_overrides_are_unchanged(word):
     assert quote_texts(word) == word
+
+
+def test_an_output_folder_needs_no_quotes():
+    for folder in ("a b/ü 名", "out/Köln (2)", "plain/folder"):
+        override = OverridesParser.create().parse_override(quote_texts(f"output_dir={folder}"))
+        assert override.value() == folder

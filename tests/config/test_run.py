@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from fco_cli.config import PathRun, Run, register
-from fco_cli.errors import UserError
+from fco_cli.errors import UserError, one_line
 
 SMALL = ["task.dimension=12", "task.ones=4", "task.clients=6", "task.samples=15", "hparams.clients_per_round=3"]
 
@@ -60,6 +62,26 @@ def test_impossible_transforms_are_refused_in_one_line(run_of, overrides, compla
         run_of(*overrides.split())
     assert str(problem.value).startswith(complaint)
     assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("task.drop=age", "task.drop: got 'age', must be a list, such as [age]"),
+        ("task.drop={a: 1}", "task.drop: got a mapping, must be a list"),
+        ("task.drop=[[1]]", "task.drop[0]: got [1], must be a text"),
+        ("task.categorical=[a,[1]]", "task.categorical[1]: got [1], must be a text"),
+        ("task.map=[{a: b}]", "task.map[0]: got {'a': 'b'}, must be a text"),
+        ("task.missing=[null]", "task.missing[0]: got null, must have a value"),
+        ("task.loss=[a]", "task.loss: got ['a'], must be a text"),
+        ("model.hidden=[[3]]", "model.hidden[0]: got [3], must be a whole number"),
+    ],
+)
+def test_lists_of_texts_have_texts_as_elements(run_of, override, complaint):
+    """OmegaConf accepts lists and mappings as elements of a list of texts."""
+    with pytest.raises((UserError, OmegaConfBaseException, HydraException)) as problem:
+        Run.of(compose("config", overrides=["task=custom", "task.path=t.csv", "model=mlp", override]))
+    assert one_line(problem.value) == complaint
 
 
 def test_a_path_refuses_hidden_rows(run_of):

@@ -43,6 +43,8 @@ def test_the_direction_of_common_metrics_is_known():
     names = ["f1", "density", "test_auc", "validation_loss", "recovery_error", "kkt_residual", "rounds"]
     found = [one.direction for one in objectives_of(Search(metric=names), None)]
     assert found == ["maximize", "minimize", "maximize", "minimize", "minimize", "minimize", "minimize"]
-    with pytest.raises(UserError, match=r"search\.direction: unknown for my_number, must be minimize or maximize"):
+    with pytest.raises(
+        UserError, match=r"search\.direction: unknown for search\.metric=my_number, must be minimize or maximize"
+    ):
         objectives_of(Search(metric="my_number"), None)
     assert objectives_of(Search(metric="my_number", direction="maximize"), None)[0].worst == -float("inf")

@@ -83,6 +83,7 @@ def test_training_index_of_held_out_clients():
         ),
         ({"y": np.array([0, 1, 0, 1, np.inf, 0])}, "client 'c', row 4: the label is inf"),
         ({"client": np.array(["a"] * 6)}, "has 1 client; at least 2 are required"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0), "client": np.array([], str)}, "d.npz: has no rows"),
         ({"client": np.array(["a", "a", "b", "c", "c", "c"])}, "client 'b', row 2: the client's only sample"),
     ],
 )
@@ -90,6 +91,11 @@ def test_errors_name_the_invalid_content(tmp_path, changes, expected_message):
     arrays = {name: array for name, array in (good() | changes).items() if array is not None}
     np.savez(tmp_path / "d.npz", **arrays)
     assert expected_message in error_message(tmp_path / "d.npz")
+
+
+def test_the_error_names_the_option_that_drops_all_clients():
+    with pytest.raises(UserError, match="has 0 clients with min_samples=9, which drops smaller ones; at least 2 are"):
+        from_arrays("here", good(), min_samples=9)
 
 
 def test_small_clients_can_be_dropped():
@@ -172,6 +178,7 @@ def test_the_error_names_a_missing_file(tmp_path):
         ("softmax", [0, 1, 2, 1, 1, 10**6], None, "client 'c', row 5: label 1e+06"),
         ("softmax", [0, 1, 2, 1, 1, 1], ["no", "yes"], "client 'b', row 2: label 2; the softmax loss needs"),
         ("softmax", [0] * 6, None, "at least 2 classes"),
+        ("cox", [-1, -2, -1, -3, -1, -1], None, "here: no label is valid: the cox loss needs"),
     ],
 )
 def test_errors_name_labels_that_the_loss_does_not_accept(loss, y, classes, expected_message):

@@ -221,6 +221,7 @@ def test_bad_input_through_the_command(tmp_path, key, words):
         ("algo: cannot be removed", "~algo"),
         ("task.dimension: cannot be read as key=value", "task.dimension"),
         ("hparams.client_lr=[1: cannot be read as key=value", "hparams.client_lr=[1"),
+        ("seed=1/ü: cannot be read as key=value: quote its value", "seed=1/ü"),
         ("algo: optimum did not reach its certificate", "algo=optimum algo.max_iterations=2"),
     ],
 )
@@ -256,6 +257,10 @@ def test_bad_input(tmp_path, monkeypatch, capfd, key, words):
         ("task lasso", "cannot be read as key=value: it has no =; did you mean task=lasso?"),
         ("lasso", "did you mean task=lasso?"),
         ("task=custom", "task.path: has no value and needs one: task.path=..."),
+        (
+            "experiment=path task.path=t.csv seeds=3",
+            "which is several runs; use fco-run -m ..., or seed=... for one run",
+        ),
         (
             "experiment=lasso_i",
             "lasso_i is a sweep; fco-run -m experiment=lasso_i runs "

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,28 @@ def call(folder: Path, *arguments: str, module: str = "run", code: int = 0, **va
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
+
+
+def test_an_exception_of_a_plugin_names_its_file_and_line(folder):
+    """Code 2 and one line, also where a class of the plug-in is called while the configuration is read."""
+    text = """
+    from dataclasses import dataclass
+    from fco_cli.problem.regularizers import all_regularizers
+
+    @dataclass
+    class Mine(all_regularizers()["l1"]):
+        name: str = "mine"
+
+        def __post_init__(self):
+            self.nope
+    """
+    (folder / "raises.py").write_text(textwrap.dedent(text))
+    (line,) = call(
+        folder, "plugins=[raises.py]", "regularizer=mine", code=2, XDG_STATE_HOME=str(folder / "state")
+    ).splitlines()
+    complaint = "line 10: AttributeError: 'Mine' object has no attribute 'nope'"
+    assert line.startswith(f"fco-run: plugins: {folder / 'raises.py'}: {complaint}; the traceback is in {folder}")
+    assert "Traceback" in next((folder / "state").rglob("errors.log")).read_text()
 
 
 def results(folder: Path) -> list[Path]:
@@ -110,6 +133,7 @@ def wait_for(address: str) -> None:
 def test_python_loads_plugins_and_a_report_only_those_that_this_user_has_loaded(folder):
     script = """
 import sys
+import textwrap
 from fco_cli import api
 record = api.run("plugins=[own.py]", *sys.argv[1:])
 assert record.config["plugins"] == ["own.py"]

@@ -140,3 +140,14 @@ def test_texts_are_escaped():
     assert r"a\_b \& \textless{}c\textgreater{} & 1.5" in as_latex(head, rows, "50 %")
     assert "a_b &amp; &lt;c&gt;" in as_html(head, rows, "50 %", ["<note>"])
     assert [format_p(p) for p in (1e-9, 0.0312, None)] == ["<0.001", "0.031", ""]
+
+
+def test_a_model_with_intercepts_only(table):
+    """The forest plot and the report show the intercept."""
+    drop = "glm.drop=[age,dose,stage,years]"
+    record = glm(*overrides(table, drop))
+    frame, _ = design(table)
+    share = frame.sick.mean()
+    np.testing.assert_allclose(record.table["estimate"], [np.log(share / (1 - share))], rtol=1e-8)
+    assert (record.folder / "forest.png").read_bytes()[:4] == b"\x89PNG"
+    assert len(record.forest().axes) == 1

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from fco_cli.kernels.products import PANEL
 from fco_cli.problem.data import ClientData
 from fco_cli.problem.losses import Squared
-from fco_cli.problem.risk import DataRisk, QuadraticRisk, risk_of
+from fco_cli.problem.risk import DataRisk, QuadraticRisk, blas, risk_of
 
 
 def by_formula(problem, w):
@@ -97,12 +97,15 @@ def test_evaluations_are_independent(make_problem):
 
 
 class ThreadRecorder(np.ndarray):
-    """Array that records the number of BLAS threads whenever it is indexed."""
+    """Array that records the number of NumPy's BLAS threads whenever it is indexed.
+
+    Compilation can load SciPy's own BLAS later, whose threads do not matter for NumPy's products.
+    """
 
     threads: ClassVar[list[int]] = []
 
     def __getitem__(self, key):
-        self.threads.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        self.threads.extend(pool["num_threads"] for pool in blas().info() if pool["user_api"] == "blas")
         return super().__getitem__(key)
 
 

@@ -40,6 +40,11 @@ def write_path(folder, *, psi="l1", dial="strength", loss="logistic", stability=
         for client, count in (("all clients", 30), ("north", 20), ("south", 9), ("=tiny", 1)):
             extra = ",0.8,0.05,0.1,0.9" if loss == "logistic" and count > 1 else "," * logistic.count(",")
             rows.append(f"{choice},{client},{count},0.4,0.1" + (extra if loss == "logistic" else ",0.5"))
+    if loss == "cox":  # whose losses depend on all rows at risk
+        rows = ["choice,client,rows,concordance"]
+        rows += [
+            f"{choice},{client},9,0.6" for choice in ("min", "1se") for client in ("all clients", "north", "=tiny")
+        ]
     (folder / "clients.csv").write_text("\n".join(rows) + "\n")
     if loss == "logistic":
         bins = [f"{choice},10,{p},{p}" for choice in ("min", "1se") for p in (0.2, 0.5, 0.8)]
@@ -86,6 +91,16 @@ def test_every_figure_has_a_table(tmp_path, options, kinds):
         assert png.with_suffix(".pdf").exists()
         assert png.with_suffix(".csv").read_text()
         assert "{" not in caption_of(path, kind)
+
+
+def test_clients_of_a_cox_model_are_compared_by_concordance(tmp_path):
+    write_path(tmp_path / "records" / "cox", loss="cox")
+    results = collect([tmp_path / "records"])
+    assert not results.left_out
+    (path,) = results.paths
+    assert path.metric == "concordance"
+    (draw,) = [draw for kind, draw, _ in figures_of(path) if kind == "clients"]
+    assert draw().axes[0].get_xlabel() == "concordance, out of fold"
 
 
 def test_a_matrix_shows_its_singular_values(tmp_path):

@@ -87,7 +87,17 @@ def test_the_number_of_remaining_rounds(make_problem, regularizer):
     assert -0.02 < verdict.slope < 0
     still = judge(problem, numbers, 1e-6, model, history(np.full(101, 0.1)), None)
     assert still.more_rounds is None
-    assert still.line.startswith("not converged: the residual hardly decreases")
+    assert still.line.startswith("not converged: the residual hardly decreases; use a smaller hparams.client_lr")
+
+
+def test_the_advice_for_short_runs_and_small_steps(make_problem, regularizer):
+    """Three evaluations do not show whether the residual decreases; a smaller step does not speed up small steps."""
+    problem = make_problem(regularizer("l1", strength=1.0))
+    numbers, model = problem.regularizer.numbers, np.zeros(problem.layout.size)
+    short = judge(problem, numbers, 1e-6, model, history([1.0, 0.5, 0.2]), None)
+    assert short.line.startswith("not converged: too few evaluated rounds for an estimate; increase hparams.rounds")
+    slow = judge(problem, numbers, 1e-6, model, history(np.full(101, 0.1)), "hparams.server_lr=3")
+    assert slow.advice.startswith("the residual hardly decreases; use hparams.server_lr=3, a smaller hparams.client_lr")
 
 
 @pytest.mark.ci

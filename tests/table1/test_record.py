@@ -138,3 +138,12 @@ def test_differences():
     assert p == pytest.approx(0.138208, abs=1e-5)
     assert category_difference(np.array([[10, 0], [0, 10]]))[0] is None  # the clients have no category in common
     assert number_difference(np.array([5, 5]), np.array([1.0, 1.0]), np.zeros(2)) == (None, None)
+
+
+@pytest.mark.parametrize("unit", ["e-310", "e-200", "e200"])
+def test_numbers_whose_squares_have_no_digits_are_not_two_values(tmp_path, unit):
+    """Sums of squares that underflow or overflow do not show that a column has two values; no warning is printed."""
+    rows = "".join(f"{'ab'[i % 2]},{i}{unit},{i // 2 % 2}\n" for i in range(20))
+    (tmp_path / "t.csv").write_text(f"client,size,y\n{rows}")
+    table = table1(f"task.path={tmp_path / 't.csv'}", f"output_dir={tmp_path / 'out'}", "table1.min_cell=0").table
+    assert ("size", "median [quartiles]") in table.index

@@ -195,6 +195,8 @@ def test_figure_and_tables(findings):
     [
         ({"rounds": []}, "theory.rounds"),
         ({"steps": [4, 2]}, "theory.steps"),
+        ({"steps": [1]}, "theory.steps"),
+        ({"clients": [1]}, "theory.clients"),
         ({"clients": [3]}, "theory.clients"),
         ({"rates": [0.3]}, "theory.rates"),
         ({"noise": 0.0}, "theory.noise"),

@@ -124,7 +124,8 @@ def _limits(rows: list[Row], reach: float) -> tuple[float, float]:
 
 
 def largest_statistics(result: dict[str, Any], count: int) -> list[str]:
-    """Return the names of the coefficients, other than intercepts, with the largest statistics."""
+    """Return the names of the coefficients with the largest statistics; of intercepts only if there are no others."""
     lines = [line for line in result["coefficients"] if not line["coefficient"].endswith("(Intercept)")]
+    lines = lines or result["coefficients"]
     order = np.argsort([-abs(line["statistic"] or 0) for line in lines], kind="stable")
     return [lines[k]["coefficient"] for k in order[:count]]
