@@ -68,7 +68,7 @@ def test_invalid_columns_raise_user_error():
     table = pd.DataFrame({"x": np.arange(MAX_LINES + 1.0), "word": "a"})
     with pytest.raises(UserError, match="x: got 'y', must be one of x"):
         check_columns(table, "y", "x", "word")
-    with pytest.raises(UserError, match="y: got 'word', must be one of x"):
+    with pytest.raises(UserError, match="y: column word has values that are not numbers, such as a"):
         check_columns(table, "x", "word", "word")
     with pytest.raises(UserError, match="at most 30 values; it has 31"):
         check_columns(table, "x", "x", "x")
