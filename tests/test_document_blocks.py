@@ -83,7 +83,7 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
         ("fco-run experiment=table1 task.loss", f"{EXAMPLE}::test_commands_between_sites"),
         ("Rscript", SURVIVAL),
     ],
-    "docs/method.md": [("feddualavg (Algorithm 3)", LISTING)],
+    "docs/paper.md": [("feddualavg (Algorithm 3)", LISTING)],
     "docs/methods.md": [
         ("fco-run -m task=heart task.data_dir=DIR algo=zhj", MINUTES),
         ("fco-run -m task=heart task.data_dir=DIR algo=fista", MINUTES),

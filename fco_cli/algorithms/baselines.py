@@ -1,4 +1,4 @@
-"""Baselines (docs/method.md, "Algorithms").
+"""Baselines (docs/paper.md, "Algorithms").
 
 Centralized, local and optimum have no messages; FISTA is the accelerated proximal gradient method on the mean gradient
 of the clients.

@@ -93,7 +93,7 @@ def run(config: DictConfig) -> Value:
         if config.dry_run:
             print(plan_of([JobConfig(config)], [[]], n_jobs=1, memory_mb=512, backend="local", address=None))
             return math.nan
-    elif kind is not THEORY:  # which has its own seeds
+    elif kind is not THEORY and config.profile.name == "paper":  # theory has its own seeds; others refuse profiles
         _require_one_seed(config)
     finished = kind.execute(config)
     value = _print_and_value(finished)

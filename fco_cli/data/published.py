@@ -74,7 +74,7 @@ class Archive:
 ARCHIVES = {
     10: Archive("fed_emnist_digitsonly.tar.bz2", "55333deb8546765427c385710ca5e7301e16f4ed8b60c1dc5ae224b42bd5b14b"),
     62: Archive("fed_emnist.tar.bz2", "fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0"),
-}  # by the number of classes (docs/method.md, "Data")
+}  # by the number of classes (docs/paper.md, "Data")
 
 
 def fetch(archive: Archive) -> Path:

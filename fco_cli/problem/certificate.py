@@ -6,7 +6,7 @@ For convex F and psi, a proximal step w+ = prox(w - D^-1 grad F(w)) gives a subg
 
 where H is the Hessian of F, and R is the contribution of psi: its curvature, or delta / U_i^2 if psi bounds the
 distance to the solution by U. For a quadratic F this is a rigorous bound; for other losses it is an estimate with H
-evaluated at the model (docs/method.md, "Metrics").
+evaluated at the model (docs/paper.md, "Metrics").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Optimization problem: data, model, loss, regularizer and mirror map (docs/method.md, "Problem")."""
+"""Optimization problem: data, model, loss, regularizer and mirror map (docs/paper.md, "Problem")."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ class Problem(TaskData):
         return out
 
     def kkt_residual(self, w: Array, gradient: Array, numbers: Numbers) -> Array:
-        """Return |w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/method.md, "Metrics")."""
+        """Return |w - prox_psi(w - grad F(w))|: 0 exactly at an optimum (docs/paper.md, "Metrics")."""
         residuals, at_a_time = np.empty(len(w)), max(2, IN_CACHE // w.shape[1])
         for low in range(0, len(w), at_a_time):
             chunk = slice(low, low + at_a_time)

@@ -10,8 +10,7 @@ from fco_cli.kernels.compiled import kernel
 from fco_cli.problem.layout import Array
 
 TRUTH, MEANS, TRAINING, VALIDATION, MODEL, COHORTS, PROBES, SHUFFLES, COIN, MESSAGES, NOISE, FOLDS, SAMPLES = range(13)
-GRAPHS = 13
-ROWS, COLUMNS = 13, 14
+ROWS, COLUMNS, GRAPHS = range(13, 16)
 DROPOUTS, SPEEDS, JITTER, DISPATCHES = range(20, 24)
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of models: metrics of every run (docs/method.md, "Metrics"), metrics of the task, convergence tests.
+"""Evaluation of models: metrics of every run (docs/paper.md, "Metrics"), metrics of the task, convergence tests.
 
 `History` holds the metrics of a run at its evaluated rounds. Snapshots of the model (`record_path=true`) are for the
 animations of the report.

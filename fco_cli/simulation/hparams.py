@@ -1,4 +1,4 @@
-"""The `hparams` group of the configuration (docs/method.md, "Experiments")."""
+"""The `hparams` group of the configuration (docs/paper.md, "Experiments")."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class SyntheticRegression(Task):
 
     clients: int  # M
     samples: int  # rows per client
-    heterogeneity: float = 1.0  # scales the client means; 1 is the text of the paper, see docs/method.md, "Findings"
+    heterogeneity: float = 1.0  # scales the client means; 1 is the text of the paper, see docs/paper.md, "Findings"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -98,7 +98,7 @@ class HalfSquared(Squared):
 def test_half_the_loss_is_half_the_rate_and_twice_lambda(
     make_problem, make_algorithm, make_hparams, cohorts_of, regularizer, name
 ):
-    """Bit for bit; therefore a factor 1/2 in the loss is not an option (docs/method.md)."""
+    """Bit for bit; therefore a factor 1/2 in the loss is not an option (docs/paper.md)."""
     plain = make_problem(regularizer("l1", strength=0.6))
     half = replace(plain, loss=HalfSquared(), regularizer=regularizer("l1", strength=0.3))
     cohorts, start = cohorts_of(plain, make_hparams()), random_start(plain.layout.size)

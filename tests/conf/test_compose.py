@@ -151,7 +151,7 @@ def test_every_algorithm_is_listed_and_explained():
     house = Path(__file__).parents[2]
     (row,) = re.findall(r"^\| `algo` \|(.*)$", (house / "docs" / "runs.md").read_text(), re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", row)) == sorted(options_of("algo"))
-    explained = "".join((house / "docs" / name).read_text() for name in ("method.md", "methods.md"))
+    explained = "".join((house / "docs" / name).read_text() for name in ("paper.md", "methods.md"))
     for name in options_of("algo"):
         assert f"`{name}`" in explained
 

@@ -16,7 +16,7 @@ TINY = 1e-300  # smallest denominator of a metric
 
 
 class Squared(Loss):
-    """Squared loss: (score - y)^2, without a factor 1/2 (docs/method.md, Problem)."""
+    """Squared loss: (score - y)^2, without a factor 1/2 (docs/paper.md, Problem)."""
 
     name = "squared"
     quadratic = True

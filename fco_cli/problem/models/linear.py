@@ -190,7 +190,7 @@ class Linear:
         return Layout((Block("weights", shape), Block("bias", (self.outputs,), regularized=False)))
 
     def initial(self) -> Array:
-        """Return the initial parameters (docs/method.md, "Experiments"); the bias is 0."""
+        """Return the initial parameters (docs/paper.md, "Experiments"); the bias is 0."""
         w = np.zeros(self.layout.size)
         if self.seed is not None:
             random = generator(self.seed, MODEL)

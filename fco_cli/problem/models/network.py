@@ -155,7 +155,7 @@ class Network:
         return Layout(tuple(blocks))
 
     def initial(self) -> Array:
-        """Return Glorot-uniform weights and zero biases (docs/method.md, "Experiments")."""
+        """Return Glorot-uniform weights and zero biases (docs/paper.md, "Experiments")."""
         random, layout = generator(self.seed, MODEL), self.layout
         w = np.zeros(layout.size)
         for block in layout.blocks:
