@@ -1,7 +1,7 @@
 """Every block of shell, Python and R in README and docs is run by a test, or a reason stands here why not.
 
 A new block fails `test_every_block_is_listed` until it has an entry in BLOCKS: `RUN` (run here, in the order of the
-document, in one folder), the test that runs it, or a reason.
+document, in one folder), DRY (its sweeps are composed and estimated), the test that runs it, or a reason.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ BLOCK = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```", re.MULTILINE 
 RUN = "run"
 LISTING = "not run: a listing or an output"
 SITES = "not run: needs several machines, or is for a site's administrator"
-MINUTES = "not run: takes minutes to hours"
-PUBLISHED = "not run: needs the published table of heart disease (a download)"
+DRY = "runs for minutes to hours; its sweeps run with dry_run=true"
 EXCERPT = "not run: an excerpt with parts left out"
 OTHER_COLUMNS = "not run: for the columns of another table; tests/export/test_export.py reads other files so"
-SERVER = "not run: starts a server for a browser"
 TUTORIAL = "tests/test_documents.py::test_a_tutorial_from_start_to_end"
 README = "tests/test_documents.py"
 EXAMPLE = "tests/e2e/test_worked_example.py"
@@ -38,6 +36,7 @@ TORCH = "tests/e2e/test_torch.py::test_the_commands_and_python_of_the_documentat
 SEARCH = "tests/test_documents.py::test_the_commands_of_the_page_about_searches"
 BOARD = "tests/e2e/test_leaderboard.py::test_a_method_of_a_file_joins_every_table_and_figure"
 SURVIVAL = "tests/inference/test_survival_example.py::test_the_worked_example"
+THEORY = "tests/commands/test_theory_and_advise.py::test_theory_writes_its_table_and_fco_run_reuses_it"
 READERS = "tests/export/test_documented_readers.py"
 
 # The blocks of every document in order: the start of the block, and what runs it.
@@ -67,7 +66,7 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
     "docs/geometry.md": [
         ("fco-run task=lasso regularizer=blockwise", RUN),
         ("fco-run task=mixture", RUN),
-        ("fco-run -m experiment=theory", MINUTES),
+        ("fco-run -m experiment=theory", THEORY),
         ("fco-advise task=lasso", RUN),
     ],
     "docs/index.md": [("make run", f"{README}::test_the_sixty_seconds_of_the_readme")],
@@ -75,7 +74,7 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
         ("fco-run experiment=glm task.path=heart.csv", RUN),
         ("from fco_cli.api import glm", RUN),
         ("fco-run experiment=glm task.path=lung.csv", SURVIVAL),
-        ("fco-run experiment=glm task=heart regularizer=l1", PUBLISHED),
+        ("fco-run experiment=glm task=heart regularizer=l1", RUN),
         ("fco-run experiment=glm task.loss=logistic federation", f"{EXAMPLE}::test_commands_between_sites"),
         ("fco-run experiment=table1 task.path", RUN),
         ("fco-run experiment=table1 task=heart", f"{EXAMPLE}::test_commands"),
@@ -85,17 +84,17 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
     ],
     "docs/paper.md": [("feddualavg (Algorithm 3)", LISTING)],
     "docs/methods.md": [
-        ("fco-run -m task=heart task.data_dir=DIR algo=zhj", MINUTES),
-        ("fco-run -m task=heart task.data_dir=DIR algo=fista", MINUTES),
-        ("fco-run -m task=heart task.data_dir=DIR algo=prox_newton", MINUTES),
-        ("fco-run -m task=lasso task.clients=8", MINUTES),
-        ("fco-run -m task=lasso task.clients=16", MINUTES),
+        ("fco-run -m task=heart task.data_dir=DIR algo=zhj", DRY),
+        ("fco-run -m task=heart task.data_dir=DIR algo=fista", DRY),
+        ("fco-run -m task=heart task.data_dir=DIR algo=prox_newton", DRY),
+        ("fco-run -m task=lasso task.clients=8", DRY),
+        ("fco-run -m task=lasso task.clients=16", DRY),
         ("make leaderboard", BOARD),
     ],
     "docs/path.md": [("fco-run -m experiment=path", RUN)],
     "docs/privacy.md": [
-        ("fco-run task=heart algo=fedavg", PUBLISHED),
-        ("fco-run task=heart algo=moments", PUBLISHED),
+        ("fco-run task=heart algo=fedavg", RUN),
+        ("fco-run task=heart algo=moments", RUN),
         ("fco-run task=custom task.path=patients.csv", EXCERPT),
         ("fco-run task=custom task.loss=logistic", SITES),
     ],
@@ -106,17 +105,17 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
     ],
     "docs/regularizers.md": [("@dataclass(kw_only=True)", RUN)],
     "docs/reporting.md": [
-        ("fco-run -m experiment=lasso_i", MINUTES),
-        ("fco-run -m task=lasso", MINUTES),
+        ("fco-run -m experiment=lasso_i", DRY),
+        ("fco-run -m task=lasso", DRY),
         ("fco-run -m experiment=successors", BOARD),
         ("from matplotlib.figure", "tests/studies/test_user_studies.py::test_documented_example"),
-        ("fco-run -m experiment=hidden_settings", MINUTES),
+        ("fco-run -m experiment=hidden_settings", DRY),
     ],
-    "docs/runs.md": [("fco-run task=lasso", RUN), ("fco-run -m task=lasso", MINUTES)],
+    "docs/runs.md": [("fco-run task=lasso", RUN), ("fco-run -m task=lasso", DRY)],
     "docs/search.md": [("fco-run -m hydra/sweeper=search", SEARCH), ("fco-run -m hydra/sweeper=search", SEARCH)],
     "docs/systems.md": [("fco-run task=lasso participation", RUN)],
     "docs/torch.md": [("fco-run task=digits", TORCH), ("from torch import nn", TORCH)],
-    "docs/tracking.md": [("fco-run -m experiment=lasso_i", SERVER)],
+    "docs/tracking.md": [("fco-run -m experiment=lasso_i", DRY)],
     "docs/tutorials/hospitals.md": [
         ("fco-data example", TUTORIAL),
         ("fco-data describe", TUTORIAL),
@@ -140,7 +139,7 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
         ("python -m pytest", TUTORIAL),
         ("fco-reproduce", TUTORIAL),
     ],
-    "docs/tutorials/paper/curse.md": [("fco-run -m experiment=curse", MINUTES)],
+    "docs/tutorials/paper/curse.md": [("fco-run -m experiment=curse", DRY)],
     "docs/tutorials/paper/dual_averaging.md": [("every round", LISTING), ("fco-run task=lasso", RUN)],
     "docs/tutorials/paper/exact.md": [("every round", LISTING), ("fco-run -m task=lasso", RUN)],
     "docs/tutorials/paper/learning_rates.md": [("fco-advise", RUN)],
@@ -211,7 +210,7 @@ def test_every_listed_document_and_test_exists():
     assert set(BLOCKS) <= set(documents())
     for entries in BLOCKS.values():
         for start, by in entries:
-            if by == RUN or by.startswith("not run: "):
+            if by in (RUN, DRY) or by.startswith("not run: "):
                 continue
             file, _, name = by.partition("::")
             assert (ROOT / file).is_file(), f"{start}: {file}"
@@ -225,10 +224,22 @@ def run_block(block: Block, session: str, folder: Path) -> None:
     if block.language == "python":
         command = [sys.executable, "-c", session + block.text]
     else:
-        text = block.text.replace(" RECORD ", " outputs/custom/*/* ")
+        text = with_tables(block.text.replace(" RECORD ", " outputs/custom/*/* "))
         command = ["bash", "-euo", "pipefail", "-c", session + text]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, f"{block.text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def with_tables(text: str) -> str:
+    """Return commands that read the tables of heart disease from files and not from their publisher."""
+    text = text.replace("task.data_dir=DIR", "task.data_dir=data/heart_disease")
+    return re.sub(r"task=heart(?! task.data_dir)", "task=heart task.data_dir=data/heart_disease", text)
+
+
+def sweeps_of(block: Block) -> list[str]:
+    """Return the commands of a block that start sweeps."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [re.split(r" && | #", line)[0] for line in lines if line.startswith("fco-run -m ")]
 
 
 def write_heart(folder: Path) -> None:
@@ -257,3 +268,16 @@ def test_the_blocks_of_a_document_run(document, tmp_path):
             run_block(block, SESSION.get((document, start), ""), tmp_path)
             for written in tmp_path.glob("outputs/**/preparation.json"):
                 (tmp_path / "preparation.json").write_bytes(written.read_bytes())
+
+
+@pytest.mark.ci
+@pytest.mark.machine_code
+@pytest.mark.parametrize("document", [name for name, entries in BLOCKS.items() if any(by == DRY for _, by in entries)])
+def test_the_sweeps_of_a_document_are_valid(document, tmp_path):
+    write_small_tables(tmp_path / "data" / "heart_disease")
+    for block, (_, by) in zip(blocks_of(document), BLOCKS[document], strict=True):
+        if by == DRY:
+            commands = sweeps_of(block)
+            assert commands, block.text
+            for command in commands:
+                run_block(Block("sh", f"{command} dry_run=true"), "", tmp_path)

@@ -22,19 +22,19 @@ LOG_SECONDS = 5.0  # between log lines
 COMPILING = "compiling the kernels, once on this machine: about 10 s on a quiet one"
 
 
-def time_left(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a duration as text."""
     if seconds < 90:
-        return f"{seconds:.0f} s left"
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min left" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min left"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class TimeLeft(ProgressColumn):
     """Column of a progress bar with the time left."""
 
     def render(self, task: Task) -> Text:
-        return Text("" if task.time_remaining is None else time_left(task.time_remaining))
+        return Text("" if task.time_remaining is None else f"{duration(task.time_remaining)} left")
 
 
 @contextmanager
@@ -112,7 +112,7 @@ class RunProgress:
             self.bar.update(self.task, completed=done, description=value)
         elif now - self.last_logged > LOG_SECONDS:
             seconds = (now - self.started) / max(done - self.first, 1)  # per round
-            log.info("round %d of %d, %s, %s", done, self.rounds, value, time_left(seconds * (self.rounds - done)))
+            log.info("round %d of %d, %s, %s left", done, self.rounds, value, duration(seconds * (self.rounds - done)))
             self.last_logged = now
 
     def on_outcome(self, outcome: Outcome) -> None:

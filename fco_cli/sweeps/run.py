@@ -21,7 +21,7 @@ from fco_cli.config.run import plain, replace_numbers
 from fco_cli.errors import SweepFailed, UserError
 from fco_cli.files import as_yaml, write_atomically
 from fco_cli.kernels.compiled import set_threads
-from fco_cli.simulation.display import COMPILING, TimeLeft, time_left
+from fco_cli.simulation.display import COMPILING, TimeLeft, duration
 from fco_cli.simulation.engine import Simulation
 from fco_cli.simulation.execute import PAUSED
 from fco_cli.simulation.jobs import Job
@@ -173,7 +173,7 @@ def describe_plan(runs: list[Run], done: int, options: Options) -> str:
         f"{len(runs)} run{'s' * (len(runs) != 1)} to do ({done} done already) in {len(stacks)} "
         f"stack{'s' * (len(stacks) != 1)}, {workers} at a time",
         f"at most {largest:.0f} MB of data and state per process, {largest * workers:.0f} MB in total",
-        f"about {seconds / workers / 60:.1f} minutes if no run diverges (measured on {PROBE_ROUNDS} rounds per stack"
+        f"about {duration(seconds / workers)} if no run diverges (measured on {PROBE_ROUNDS} rounds per stack"
         f"{without})",
     ]
     return "\n".join(lines)
@@ -234,7 +234,7 @@ class SweepProgress:
         self.bar.update(self.task, completed=done, description=self._counts())
         now = time.monotonic()
         if not self.console.is_terminal and now - self.last_logged > LOG_SECONDS:
-            left = time_left((now - self.started) * (1 - done) / done) if done else f"starting: {COMPILING}"
+            left = f"{duration((now - self.started) * (1 - done) / done)} left" if done else f"starting: {COMPILING}"
             log.info("%s, %s", self._counts(), left)
             self.last_logged = now
 

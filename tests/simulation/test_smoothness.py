@@ -121,7 +121,7 @@ def test_auto_is_refused_if_l_is_unknown(make_problem, regularizer):
     huge = make_problem(features=3)
     huge.data.x[:] = 1e200
     for unknown, line in (
-        (network, "for a network"),
+        (network, "for a model that is not convex"),
         (positive, "in the norm of mirror=entropy"),
         (huge, "for these data"),
     ):

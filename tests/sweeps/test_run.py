@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fco_cli.simulation.display import COMPILING, RunProgress, on_compilation, time_left
+from fco_cli.simulation.display import COMPILING, RunProgress, duration, on_compilation
 from fco_cli.sweeps.run import SweepProgress
 from fco_cli.sweeps.stacks import Event, Stack
 
-TIMES = {0.4: "0 s left", 89: "89 s left", 95: "2 min left", 1363: "23 min left", 6006: "1 h 40 min left"}
+TIMES = {0.4: "0 s", 89: "89 s", 95: "2 min", 1363: "23 min", 6006: "1 h 40 min"}
 
 
 @pytest.mark.parametrize("seconds", TIMES)
-def test_time_left(seconds):
-    assert time_left(seconds) == TIMES[seconds]
+def test_duration(seconds):
+    assert duration(seconds) == TIMES[seconds]
 
 
 def test_compilation_is_noticed_and_loading_is_not():

@@ -20,7 +20,7 @@ from fco_cli.theory.advice import Constants, estimate_constants, paper_grid
 from fco_cli.theory.statements import Grid
 
 KNOWN = Constants(smoothness=4.0, sigma=2.0, zeta=8.0, gradient=27.0, divergence=2.0, steps=8, rounds=32, clients=8)
-SIZES = {"rounds": [1], "steps": [1], "clients": [4], "rates": [0.1], "seeds": 2, "dimension": 6}
+SIZES = {"rounds": [1], "steps": [2], "clients": [4], "rates": [0.1], "seeds": 2, "dimension": 6}
 
 
 def test_estimates_on_the_quadratic_instance():

@@ -40,7 +40,7 @@ CSV = "client,height,weight,y\na,1,2,0\na,3,4,1\nb,5,6,0\nb,7,8,1\n"
         (CSV.replace("a,1", "a\0,1"), "a name contains the character NUL"),
         (CSV.replace("client,", "client" + "x" * (1 << 17)), "field larger than field limit"),
         ("\n" + CSV, "its first line is empty"),
-        ("client,height,y\n", "array 'x' has shape (0, 1)"),
+        ("client,height,y\n", "has no rows"),
         ("client,y\na,1\n", "no feature columns are left"),
         (CSV.replace("client", "\x1b[31mclient"), "column 'client' not found; columns are \\x1b[31mclient, height"),
     ],
