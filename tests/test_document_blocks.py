@@ -138,6 +138,7 @@ BLOCKS: dict[str, list[tuple[str, str]]] = {
         ("from track import", TUTORIAL),
         ("python -m pytest", TUTORIAL),
         ("fco-reproduce", TUTORIAL),
+        ("from torch import nn", "tests/e2e/test_torch.py::test_the_module_of_the_tutorial_has_a_certified_optimum"),
     ],
     "docs/tutorials/paper/curse.md": [("fco-run -m experiment=curse", DRY)],
     "docs/tutorials/paper/dual_averaging.md": [("every round", LISTING), ("fco-run task=lasso", RUN)],

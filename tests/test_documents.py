@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT / "docs" / "tutorials" / "paper"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"(?:[Ss]ave this as `(?P<name>\S+)`:\n\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(?:[Ss]ave\s+this as `(?P<name>\S+)`:\n\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
 
 
 def blocks(text: str) -> list[tuple[str, str, str]]:

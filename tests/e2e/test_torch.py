@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -75,6 +76,17 @@ def test_a_convolutional_network_trains_and_its_channels_and_singular_values_bec
     assert float(last[at]) < float(first[at])
     here(*TASK, *NET, *SPARSE)
     assert records(folder / "outputs") == [record]  # the same run
+
+
+@needs_torch
+def test_the_module_of_the_tutorial_has_a_certified_optimum(here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "tutorials" / "own_method.md").read_text(encoding="utf-8")
+    (content,) = re.findall(r"this as `my_net.py`:\n\n```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "my_net.py").write_text(content)
+    here("task=digits", "task.clients=6", "task.radius=1", "algo=optimum", "model=torch", "model.module=my_net.py:Net")
+    (record,) = records(tmp_path / "outputs")
+    assert json.loads((record / "result.json").read_text())["convergence"]["converged"] is True
 
 
 @needs_torch
