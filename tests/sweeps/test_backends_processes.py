@@ -42,7 +42,7 @@ def kill_children():
 @pytest.mark.ci
 def test_a_killed_process_is_replaced_and_nothing_is_lost(tmp_path):
     stack, straight = make_stack(tmp_path / "killed"), make_stack(tmp_path / "straight")
-    kills = []
+    kills, others = [], multiprocessing.active_children()  # others: of other tests in this process
 
     def kill_once(event):
         if event.progress > 0 and not kills:
@@ -54,7 +54,7 @@ def test_a_killed_process_is_replaced_and_nothing_is_lost(tmp_path):
     assert list(result.results) == [stack.runs[0].run_id]
     run_stack(straight, 512, Stop(), lambda event: None)
     assert metrics(stack) == metrics(straight)
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= set(others)
 
 
 def test_a_prepared_worker_gets_the_first_stack(tmp_path):
@@ -93,10 +93,11 @@ class Unknown:
 def test_a_stack_that_a_process_cannot_load_fails_with_the_reason(tmp_path):
     stack = make_stack(tmp_path)
     stack.runs[0].resolved["unknown"] = Unknown()
+    others = multiprocessing.active_children()  # of other tests in this process
     (result,) = run_in_processes([stack], 1, 512, Stop(), lambda event: None)
     (reason,) = result.failures.values()
     assert reason.endswith("because it cannot load the runs: ModuleNotFoundError: No module named 'absent_module'")
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= set(others)
 
 
 @pytest.mark.slow
